@@ -1,4 +1,4 @@
-"""``python -m scenarios.vm [--clock virtual|wall] [--memory SIZE] [--results DIR] -- COMMAND…``"""
+"""``python -m scenarios.vm [--clock CLOCK] [--memory SIZE] [--hosts N [--link LINK]] [--results DIR] -- COMMAND…``"""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scenarios import vm
 from scenarios.vm import terminal
+from scenarios.vm.hosts import MAX_HOSTS, HostLink, LinkError, command_line, parse_link
 from topologies.command_line import CommandParser
 from topologies.units import UnitError, format_size, parse_size_bytes
 
@@ -19,10 +20,16 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs with SIGINT ignored
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit_on_signal)
+    command = options.command
+    if options.hosts is not None:
+        command = command_line(options.hosts, options.link or HostLink(), command)
+    elif options.link is not None:
+        print("longhaul: --link needs --hosts; allowed: both, or neither", file=sys.stderr)
+        return 2
     use_terminal = options.clock == "wall" and terminal.is_terminal()
     try:
         return vm.run(
-            options.command,
+            command,
             clock=options.clock,
             memory_bytes=options.memory,
             results=options.results,
@@ -61,6 +68,15 @@ def _parser() -> CommandParser:
         metavar="SIZE",
         help=f'the VM\'s memory, such as "{format_size(vm.DEFAULT_MEMORY_BYTES)}" (the default)',
     )
+    parser.add_argument(
+        "--hosts",
+        type=_hosts,
+        metavar="N",
+        help="make N hosts, the network namespaces h0, h1 and so on, and run COMMAND in h0",
+    )
+    parser.add_argument(
+        "--link", type=_link, metavar="LINK", help='rate and one-way delay between hosts, such as "20 Mbit/s, 300 ms"'
+    )
     parser.add_argument("--results", metavar="DIR", help="the one folder in which files are kept")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="the command and its arguments, after --")
     return parser
@@ -70,6 +86,19 @@ def _size(text: str) -> int:
     try:
         return parse_size_bytes(text)
     except UnitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _hosts(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= MAX_HOSTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from 2 to {MAX_HOSTS}")
+    return int(text)
+
+
+def _link(text: str) -> HostLink:
+    try:
+        return parse_link(text)
+    except LinkError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

@@ -1,0 +1,94 @@
+"""Hosts in the VM for other people's programs: `python -m scenarios.vm --hosts N --link LINK`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from scenarios.vm.hosts import HostLink, LinkError, parse_link
+from scenarios.vm.pytest_plugin import run_on_hosts
+
+TALK = """
+import socket, subprocess, sys, time
+server = subprocess.Popen(["ip", "netns", "exec", sys.argv[1], sys.executable, "-c", '''
+import socket
+server = socket.create_server(("::", 7000), family=socket.AF_INET6, dualstack_ipv6=True)
+while True:
+    there = server.accept()[0]
+    there.recv(1)
+    there.sendall(b"x" * 1_000_000)
+    there.close()
+'''])
+time.sleep(1)
+for family in (socket.AF_INET, socket.AF_INET6):
+    address = socket.getaddrinfo(sys.argv[1], 7000, family, socket.SOCK_STREAM)[0]
+    began = time.monotonic()
+    there = socket.socket(*address[:2])
+    there.connect(address[4])
+    print(round(time.monotonic() - began, 6))
+    there.sendall(b"x")
+    there.recv(1)
+    began, got = time.monotonic(), 1
+    while data := there.recv(1 << 20):
+        got += len(data)
+    print(got, round(time.monotonic() - began, 3))
+server.kill()
+"""
+KEEPALIVE = """
+import socket, subprocess, sys, time
+server = socket.create_server(("h0", 7000))
+client = subprocess.Popen(["ip", "netns", "exec", "h1", sys.executable, "-c",
+    "import socket, time; s = socket.create_connection(('h0', 7000)); s.recv(1)"])
+there = server.accept()[0]
+there.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+subprocess.run(["ip", "netns", "exec", "h1", "ip", "link", "set", "eth0", "down"], check=True)
+began = time.monotonic()
+try:
+    there.recv(1)
+except OSError as error:
+    print(type(error).__name__, round(time.monotonic() - began, 3))
+client.kill()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("20 Mbit/s, 300 ms", HostLink(20_000_000, 300_000_000)),
+        ("1 Gbit/s", HostLink(1_000_000_000, 0)),
+        ("100 Gbit/s,0 s", HostLink(100_000_000_000, 0)),
+    ],
+)
+def test_a_link_is_a_rate_and_a_delay(text: str, wanted: HostLink) -> None:
+    assert parse_link(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "300 ms", "20 Mbit/s, 300 ms, 1 %", "20, 300", "20 Mbit/s, soon"])
+def test_another_link_is_refused(text: str) -> None:
+    with pytest.raises(LinkError, match='allowed: a rate and a one-way delay, such as "20 Mbit/s, 300 ms"'):
+        parse_link(text)
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_hosts_have_the_rate_and_the_delay_of_their_link(tmp_path: Path, hosts: int) -> None:
+    found = run_on_hosts(sys.executable, "-c", TALK, f"h{hosts - 1}", hosts=hosts, link="20 Mbit/s, 300 ms")
+    assert found.returncode == 0, found.stderr
+    over_4, got_4, over_6, got_6 = found.stdout.splitlines()
+    for connected in (over_4, over_6):  # a SYN and its answer, and the time to send them
+        assert 0.6 <= float(connected) < 0.6 + 4 * 2 * 90 * 8 / 20e6
+    for line in (got_4, got_6):
+        got, seconds = line.split()
+        assert int(got) == 1_000_000 and float(seconds) > 8e6 / 20e6
+
+
+def test_two_hours_of_keepalive_pass_in_seconds(tmp_path: Path) -> None:
+    found = run_on_hosts(sys.executable, "-c", KEEPALIVE, link="20 Mbit/s, 300 ms")
+    assert found.returncode == 0, found.stderr
+    kind, seconds = found.stdout.split()
+    # 7,200 s without data, then nine probes 75 s apart (tcp(7)); far timers of the kernel are late by up to an eighth.
+    assert kind == "TimeoutError" and 7200 + 9 * 75 <= float(seconds) <= 1.125 * (7200 + 9 * 75)
+
+
+def test_wrong_numbers_of_hosts_and_links_alone_are_refused() -> None:
+    found = run_on_hosts("true", hosts=1)
+    assert found.returncode == 2 and "a whole number from 2 to 200" in found.stderr
