@@ -18,6 +18,7 @@ from analysis.figures.style import INK, MODE_STYLES, time_unit
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#E0A800", "D"), ("#4C8C4A", "v"), ("#8E5EA2", "P"))
 _LATE = "#D00000"
 _MODEL: Mapping[str, Any] = MappingProxyType({"color": "#CFCFCF", "linewidth": 6})  # wide: seen below measured lines
+_MODEL_ALONE: Mapping[str, Any] = MappingProxyType({"linestyle": "none", "marker": "_", "markersize": 16, "mew": 6})
 _APART = 1.12  # among points at one tick whose times differ by less than this factor, only the first gets a number
 
 
@@ -61,20 +62,23 @@ def picture(name: str, groups: Sequence[FigureGroup], points: Points) -> Picture
     measured = [row for row in rows if row.point.engine == "emulation"]
     panels = list(dict.fromkeys(row.panel for row in rows))
     lines = list(dict.fromkeys(row.line for row in rows))
-    scale, unit = time_unit(min(row.mean_s for row in rows))
-    with canvas(max(5.6, 3.7 * len(panels)), 4.6) as figure:
+    scale, unit = time_unit(max(row.mean_s for row in rows))
+    width = max(5.6, 3.7 * len(panels))
+    with canvas(width, 4.6) as figure:
         axes_of = dict(zip(panels, figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], strict=True))
         for panel, axes in axes_of.items():
             here = [row for row in rows if row.panel == panel]
             _draw(axes, here, lines, scale, has_measured=bool(measured))
+            here[0].group.axis.draw(axes, inches=width / len(panels))
             axes.set_title(panel, fontsize=9)
             axes.set_xlabel(here[0].group.x_label)
         first = axes_of[panels[0]]
         first.set_ylabel(f"mean time ({unit})")
         first.set_yscale("log")
         log_ticks(first.yaxis)
+        joined: dict[str, Any] = {} if groups[0].is_numeric else {"linestyle": "none"}
         handles = [
-            Line2D([], [], color=colour, marker=shape, label=line)
+            Line2D([], [], color=colour, marker=shape, label=line, **joined)
             for line, (colour, shape) in zip(lines, _cycle(len(lines)), strict=True)
         ]
         handles.append(Line2D([], [], color=_LATE, linestyle="--", label="budget"))
@@ -116,20 +120,25 @@ def _cycle(count: int) -> list[tuple[str, str]]:
 
 
 def _draw(axes: Axes, rows: Sequence[Row], lines: Sequence[str], scale: float, *, has_measured: bool) -> None:
-    """Draw a panel; if the figure has measured points, those of the model are grey."""
+    """Draw a panel; if the figure has measured points, those of the model are grey.
+
+    Lines join the points of an axis of numbers alone.
+    """
+    axis = rows[0].group.axis
+    joined: dict[str, Any] = {} if axis.is_numeric else {"linestyle": "none"}
     for index, (line, (colour, shape)) in enumerate(zip(lines, _cycle(len(lines)), strict=True)):
         for engine in ("model", "emulation"):
             chosen = [row for row in rows if (row.line, row.point.engine) == (line, engine)]
-            chosen.sort(key=lambda row: row.tick)
-            x, y = [row.tick for row in chosen], [row.mean_s / scale for row in chosen]
+            chosen.sort(key=lambda row: axis.x[row.tick])
+            x, y = [axis.x[row.tick] for row in chosen], [row.mean_s / scale for row in chosen]
             if has_measured and engine == "model":
-                axes.plot(x, y, zorder=1, **_MODEL)
+                axes.plot(x, y, zorder=1, **_MODEL, **({} if axis.is_numeric else _MODEL_ALONE))
                 continue
             size = max(4.0, 8.0 - index)  # smaller and smaller, so that markers below others are seen
-            axes.plot(x, y, color=colour, marker=shape, markersize=size, linewidth=1.4, zorder=3)
+            axes.plot(x, y, color=colour, marker=shape, markersize=size, linewidth=1.4, zorder=3, **joined)
             for row in chosen:
                 times_s = row.point.completion_s / scale
-                axes.vlines(row.tick, times_s.min(), times_s.max(), color=colour, linewidth=0.9, zorder=2)
+                axes.vlines(axis.x[row.tick], times_s.min(), times_s.max(), color=colour, linewidth=0.9, zorder=2)
     numbered = [row for row in rows if not has_measured or row.point.engine == "emulation"]
     last: dict[int, float] = {}
     for row in sorted(numbered, key=lambda row: row.mean_s):
@@ -138,9 +147,7 @@ def _draw(axes: Axes, rows: Sequence[Row], lines: Sequence[str], scale: float, *
             text = f"{(row.budget_s - row.mean_s) * 1e3:+,.0f}".replace("-", "\N{MINUS SIGN}")
             look: Any = {"textcoords": "offset points", "fontsize": 6.5, "color": INK}
             look["bbox"] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
-            axes.annotate(text, (row.tick, row.mean_s / scale), (6, -3), **look)
+            axes.annotate(text, (axis.x[row.tick], row.mean_s / scale), (6, -3), **look)
     for budget_s in {row.budget_s for row in rows}:
         axes.axhline(budget_s / scale, color=_LATE, linestyle="--", linewidth=1.2)
-    ticks = list(rows[0].group.ticks)
-    axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_xlim(-0.4, len(ticks) - 0.3)
+    axes.margins(x=0.12)  # room for the number at the last point

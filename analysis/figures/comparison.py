@@ -1,6 +1,7 @@
 """Mean completion time by mode and gain over a baseline, against a swept key, as in the paper's figures 4 and 5.
 
 A numeric key is an x axis with a line for each mode; any other key has a tick for each value, with a bar for each mode.
+If there is one mode, lines and bars are the values of a swept key that somebody chooses, such as algorithms.
 The model predicts many collectives and the emulation measures the first few of them, so their means are not comparable:
 one set of panels shows the model alone, another the measurements with the predictions for the same collectives.
 """
@@ -17,7 +18,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import NullLocator
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.run_points import (
@@ -29,14 +29,15 @@ from analysis.figures.run_points import (
     collective_words,
     settings_of,
 )
-from analysis.figures.style import INK, MODE_STYLES, line, marker, paler, time_unit
+from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, paler, time_unit
 from analysis.statistics.answer import fixed
 from analysis.statistics.contests import Place, baselines_of
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, reasons, summarise
 
-_WIDE = 8.0  # ratio of the highest to the lowest value above which an axis is logarithmic
+_WIDE = 8.0  # ratio of the highest to the lowest time above which their axis is logarithmic
 _TICK_WIDTH = 24  # characters in a line of a tick's label
 _NOTE_WIDTH = 75  # characters in a line of the note
+_LABEL_WIDTH = 21  # characters of a line of the y label of gains
 _MAX_COLUMNS = 4  # facets side by side; further ones are below
 _MAX_GAINS = 4  # ticks up to which every bar has room for its gain in figures
 
@@ -81,12 +82,13 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
         for facet, (title, here) in enumerate(group.facets.items()):
             panel = (index * rows + facet // columns, facet % columns) if is_faceted else (0, index)
             drawn.append((panel, comparison, title, here))
-    width = columns * max(3.0 if is_faceted else 4.2, min(6.0, 0.7 * len(group.ticks)))
-    over = _over([estimate for one in comparisons for estimate in one.estimates])
+    inches = max(3.0 if is_faceted else 4.2, min(6.0, 0.7 * len(group.ticks)))
+    width = columns * inches
+    estimates = [estimate for one in comparisons for estimate in one.estimates]
+    over = _over(estimates)
     is_base = over is None
     with canvas(max(5.6, width), bands * (2.8 if is_base else 4.3) + 0.9) as figure:
         heights = [3.0, 0.01 if is_base else 2.0] * bands
-        means_s = [one.summary.mean_s.value for compared in comparisons for one in compared.estimates]
         axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
         for (band, column), comparison, title, here in drawn:
             times, gains = axes[2 * band : 2 * band + 2, column]
@@ -96,8 +98,11 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                 times.sharey(axes[0, 0])
                 gains.sharey(axes[1, 0])
             shown = tuple(one for one in comparison.estimates if one.configuration in here)
-            _draw(times, gains, replace(comparison, estimates=shown), group, means_s)
-            subject = _subject(comparison).replace(", ", "\n") if is_faceted else _subject(comparison)
+            _draw(times, gains, replace(comparison, estimates=shown), group, estimates)
+            if group.is_numeric:
+                group.axis.draw(gains, inches=inches)
+            subject = _subject(comparison, group)
+            subject = subject.replace(", ", "\n") if is_faceted else subject
             times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
             times.tick_params(labelbottom=False)
             gains.tick_params(labelbottom=True)
@@ -106,13 +111,12 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
         _hide_empty(axes, {panel for panel, *_ in drawn})
-        estimates = [estimate for one in comparisons for estimate in one.estimates]
         intervals = [(one.mode, each) for one in estimates for each in (one.summary.mean_s, one.gain) if each]
         note = "whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives")
         has_whiskers = any(not each.why and each.low < each.high for _, each in intervals)
         lines = [note] * has_whiskers + [fill(f"no whiskers: {why}", _NOTE_WIDTH) for why in reasons(intervals)]
         note = "\n".join(lines)
-        legend(figure, _handles(comparisons, lines=group.is_numeric), note)
+        legend(figure, _handles(comparisons, group), note)
         heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name
     against = f", against {group.x_label}" if len(group.configurations) > 1 else ""
@@ -197,17 +201,26 @@ def _over(estimates: Sequence[Estimate]) -> str | None:
     return (names[0] if len(names) == 1 else "the baseline") if names else None
 
 
-def _subject(comparison: Comparison) -> str:
-    """Return in words which times are compared: "measured and predicted, the same 20 AllGathers"."""
+def _subject(comparison: Comparison, group: FigureGroup) -> str:
+    """Return in words which times are compared: "measured and predicted, the same 20 AllGathers".
+
+    If lines are not modes, the one mode is named, too.
+    """
     name = collective_words(one.configuration for one in comparison.estimates)
     count = f"{comparison.collectives:,} {name}{'' if comparison.collectives == 1 else 's'}"
+    if group.compared:
+        count += f", mode {' and '.join(dict.fromkeys(one.mode for one in comparison.estimates))}"
     if len(comparison.engines) > 1:
         return f"measured and predicted, the same {count}"
     return f"{'timing model' if comparison.engines == ('model',) else 'measured'}, {count}"
 
 
-def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, means_s: Sequence[float]) -> None:
-    """Draw a comparison, or its part `shown` at one value of the second swept key; `means_s` are all its mean times."""
+def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estimates: Sequence[Estimate]) -> None:
+    """Draw a comparison, or its part `shown` at one value of the second swept key.
+
+    `estimates` are those of all panels, which have the same units, scales and labels.
+    """
+    means_s, over = [one.summary.mean_s.value for one in estimates], _over(estimates)
     unit_s, unit = time_unit(max(means_s))
     gains.axhline(0, color=MODE_STYLES["base"].colour, linewidth=1.2, zorder=1)
     (_draw_lines if group.is_numeric else _draw_bars)(times, gains, shown, group, unit_s)
@@ -217,59 +230,37 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, means
     else:
         times.set_ylim(0, max(times.get_ylim()[1], 1.06 * max(means_s) / unit_s))
     times.set_ylabel(f"mean time ({unit})")
-    over = _over(shown.estimates)
-    gains.set_ylabel(f"gain over {over} (%)")
+    gains.set_ylabel(fill(f"gain over {over} (%)", _LABEL_WIDTH))
     gains.margins(y=0.18)
     if over is None:
         gains.set_ylabel("")
         gains.set_yticks([])
+        gains.grid(False)
         gains.tick_params(length=0)
         gains.spines[:].set_visible(False)
         gains.lines[0].set_visible(False)  # the line at a gain of 0
 
 
 def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, unit_s: float) -> None:
-    """Draw a line for each mode; where both engines are shown, predictions have no markers."""
-    coordinates, is_log = _axis(group)
+    """Draw a line for each mode, or compared value; where both engines are shown, predictions have no markers."""
     for engine in reversed(shown.engines):
         is_first = engine == shown.engines[0]
-        for mode in MODE_STYLES:
-            estimates = [one for one in shown.estimates if (one.engine, one.mode) == (engine, mode)]
-            x = [coordinates[group.tick(one.configuration)] for one in estimates]
-            look = marker(mode, measured=engine == "emulation") if is_first else {}
+        for name, style in group.styles.items():
+            estimates = [one for one in shown.estimates if (one.engine, _line(group, one)) == (engine, name)]
+            x = [group.axis.x[group.tick(one.configuration)] for one in estimates]
+            look = marker(style, measured=engine == "emulation") if is_first else {}
             if engine == "model" or len(shown.engines) == 1:
-                look |= line(mode)
+                look |= line(style)
             _plot(times, x, [one.summary.mean_s for one in estimates], 1 / unit_s, look, whiskers=is_first)
             saved = [(at, one.gain) for at, one in zip(x, estimates, strict=True) if one.gain is not None]
             _plot(gains, [at for at, _ in saved], [each for _, each in saved], 100, look, whiskers=is_first)
-    if is_log:
-        gains.set_xscale("log")
-    gains.xaxis.set_minor_locator(NullLocator())
-    scaled = [math.log(x) for x in coordinates] if is_log else coordinates
-    character = (max(scaled) - min(scaled)) / 56  # width of one
-    labels = list(group.ticks)
-    chosen: list[int] = []  # ticks whose labels do not overlap
-    for index in sorted(range(len(scaled)), key=scaled.__getitem__):
-        if not chosen or scaled[index] - scaled[chosen[-1]] >= character * len(labels[index]):
-            chosen.append(index)
-    gains.set_xticks([coordinates[index] for index in chosen], [labels[index] for index in chosen])
     gains.set_xlabel(group.x_label)
     for axes in (times, gains):
         axes.grid(True, axis="both")
 
 
-def _axis(group: FigureGroup) -> tuple[list[float], bool]:
-    """Return the x coordinate of every tick, and whether the axis is logarithmic.
-
-    Values that are not all positive and too far apart for a linear axis are at their ranks.
-    """
-    numbers = [number for number in group.ticks.values() if number is not None]
-    least, most = min(numbers), max(numbers)
-    if least > 0:
-        return numbers, most > least * 4
-    if most > _WIDE * min(number for number in numbers if number > least):
-        return [float(sorted(numbers).index(number)) for number in numbers], False
-    return numbers, False
+def _line(group: FigureGroup, one: Estimate) -> str:
+    return group.line(one.configuration, one.mode)
 
 
 def _plot(
@@ -294,14 +285,18 @@ def _whisker(axes: Axes, x: float, interval: Interval, scale: float, *, zorder: 
 
 
 def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, unit_s: float) -> None:
-    """Draw a bar for each mode, side by side at each tick; a single configuration has a tick for each mode."""
+    """Draw a bar for each mode, or compared value, at each tick; a single configuration has a tick for each mode."""
     sides, is_alone = len(shown.engines), len(group.ticks) == 1
-    modes = _modes(shown)
-    width = 0.84 / sides / (1 if is_alone else len(modes))
-    sign = " %" if is_alone or len(modes) * len(group.ticks) <= 2 * _MAX_GAINS else ""  # only if there is room
+    names = list(_styles(group, shown))
+    width = 0.84 / sides / (1 if is_alone else len(names))
+    sign = " %" if is_alone or len(names) * len(group.ticks) <= 2 * _MAX_GAINS else ""  # only if there is room
     for one in shown.estimates:
-        style, side, index = MODE_STYLES[one.mode], shown.engines.index(one.engine), modes.index(one.mode)
-        middle = index if is_alone else group.tick(one.configuration) + (index - (len(modes) - 1) / 2) * width * sides
+        style, side, index = (
+            group.styles[_line(group, one)],
+            shown.engines.index(one.engine),
+            names.index(_line(group, one)),
+        )
+        middle = index if is_alone else group.tick(one.configuration) + (index - (len(names) - 1) / 2) * width * sides
         x = middle + (side - (sides - 1) / 2) * width
         look: dict[str, Any] = {"hatch": style.hatch, "edgecolor": INK, "linewidth": 0.6}
         face = paler(style.colour) if side else style.colour
@@ -309,35 +304,38 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
         _whisker(times, x, one.summary.mean_s, 1 / unit_s)
         if one.gain is None:
             continue
-        _plot(gains, [x], [one.gain], 100, marker(one.mode, measured=one.engine == "emulation"), whiskers=True)
+        _plot(gains, [x], [one.gain], 100, marker(style, measured=one.engine == "emulation"), whiskers=True)
         if not side and len(group.ticks) <= _MAX_GAINS:
             top = one.gain.value if math.isnan(one.gain.high) else one.gain.high
             text, look = f"{fixed(one.gain.value * 100, 1)}{sign}".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
             gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
-    labels = modes if is_alone else list(group.ticks)
+    labels = names if is_alone else list(group.ticks)
     gains.set_xticks(range(len(labels)), [fill(label, _TICK_WIDTH) for label in labels])
     gains.set_xlim(-0.6, len(labels) - 0.4)
     gains.set_xlabel("mode" if is_alone else group.x_label)
     times.yaxis.set_major_formatter("{x:,.10g}")
 
 
-def _modes(*comparisons: Comparison) -> list[str]:
-    present = {estimate.mode for comparison in comparisons for estimate in comparison.estimates}
-    return [mode for mode in MODE_STYLES if mode in present]
+def _styles(group: FigureGroup, *comparisons: Comparison) -> dict[str, ModeStyle]:
+    """Return the styles of the lines, or bars, that these comparisons have, in drawing order."""
+    present = {_line(group, estimate) for comparison in comparisons for estimate in comparison.estimates}
+    return {name: style for name, style in group.styles.items() if name in present}
 
 
-def _handles(comparisons: Sequence[Comparison], *, lines: bool) -> list[Any]:
-    modes = _modes(*comparisons)
+def _handles(comparisons: Sequence[Comparison], group: FigureGroup) -> list[Any]:
+    styles = _styles(group, *comparisons).values()
     engines = {engine for comparison in comparisons for engine in comparison.engines}
-    if not lines:
-        faces = [(MODE_STYLES[mode].colour, MODE_STYLES[mode].hatch, MODE_STYLES[mode].label) for mode in modes]
+    if not group.is_numeric:
+        faces = [(style.colour, style.hatch, style.label) for style in styles]
         if any(len(comparison.engines) > 1 for comparison in comparisons):
             faces += [("#666666", "", "left: measured"), (paler("#666666"), "", "right: predicted")]
         return [
             Patch(facecolor=face, hatch=hatch, edgecolor=INK, linewidth=0.6, label=text) for face, hatch, text in faces
         ]
-    looks = {mode: marker(mode, measured=True) | line(mode) for mode in modes}
-    handles = [Line2D([], [], label=MODE_STYLES[mode].label, **look) for mode, look in looks.items()]
+    handles = [
+        Line2D([], [], label=style.label, **marker(style, measured="emulation" in engines) | line(style))
+        for style in styles
+    ]
     if len(engines) > 1:
         plain: dict[str, Any] = {"marker": "o", "markersize": 5, "markeredgecolor": INK, "linestyle": "none"}
         handles.append(Line2D([], [], markerfacecolor="#666666", label="filled: measured", **plain))

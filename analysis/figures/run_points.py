@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.figures.style import MODE_STYLES, name_modes
+from analysis.figures.style import MODE_STYLES, ModeStyle, name_modes, value_styles
+from analysis.figures.swept_axis import SweptAxis, swept_axis
 from analysis.results.reader import Run
 from analysis.statistics.answer import COLLECTIVE_NAMES
-from analysis.statistics.contests import Setting, Value
+from analysis.statistics.contests import NAMES, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
 from topologies.conditions import link_overrides
 from topologies.conditions.sampler import ConditionsSpec, delays_s
@@ -62,6 +63,8 @@ _LABELS = {
     "fabric.spines": "spines per site",
     "fabric.border_routers": "border routers per site",
     "fabric.wan": "WAN topology",
+    "fabric.paths": "candidate paths",
+    "fabric.hash_seed": "seed of the hash",
     "fabric.buffer": "buffer of a link",
     "fabric.wan_loss": "loss on a WAN link",
     "run.seed": "seed",
@@ -72,6 +75,18 @@ _LABELS = {
     "transport.congestion_control": "congestion control",
     "transport.queue": "queues",
     "transport.ecn_threshold": "ECN threshold",
+    "transport.slow_start_after_idle": "slow start after idle",
+    "transport.rto_min": "least retransmission timeout",
+    "control.counted": "reconfiguration counted",
+    "control.delay": "delay of the controller",
+    "control.knowledge": "knowledge of the rates",
+    "control.probe": "size of a probe",
+    "te.every": "tunnel rates kept",
+    "te.pieces": "pieces of a WAN message",
+    "te.demand": "demand of a class",
+    "te.sample": "sample of a demand",
+    "admission.protect": "promises protected from",
+    "admission.recovery": "time reserved for a failure",
     "training.pipeline": "pipeline",
     "training.micro_batches": "micro-batches",
     "training.replicas": "replicas",
@@ -86,15 +101,18 @@ _COLUMNS = {
 }
 _WORDS: Mapping[str, Mapping[str, str]] = {
     "collective.kind": COLLECTIVE_NAMES,
-    "transport.line_rate": {"True": "at line rate", "False": "in slow start"},
+    "transport.line_rate": {"true": "at line rate", "false": "in slow start"},
+    "collective.pieces": {"default": "chosen"},
 }
 _SIZES = (
     *("collective.chunk", "collective.size"),
+    *("fabric.buffer", "transport.ecn_threshold", "control.probe"),
     *(f"training.{name}" for name in ("activations", "held", "memory", "gradient_size")),
 )
 _TIMES = (
     *("_delay", "trace_step", "conditions.every", "conditions.interval", "collective.budget"),
-    *("training.forward", "training.backward"),
+    *("training.forward", "training.backward", "training.weights"),
+    *("control.delay", "transport.rto_min", "te.sample", "admission.recovery"),
 )
 """Endings of the keys whose values are times."""
 _COLLECTIVE = ("collective.kind", "collective.algorithm")
@@ -112,6 +130,8 @@ _NEEDED = (
 )
 _CLASS_KEYS = {"of_flow", "assured", "ceilings"}
 _MAX_FACETS = 8  # values of a second swept key up to which it has panels in one figure
+_MAX_LINES = 7  # values of other swept keys up to which they are lines in one panel, if there is one mode
+_KEPT = "te.every"  # a number of collectives, or a time in seconds
 
 
 class FigureError(ValueError):
@@ -263,7 +283,9 @@ def _values_at(stored: Mapping[str, Any]) -> tuple[Value, ...]:
     at = stored.get("at")
     if at is None:
         return tuple(Value(key, words(key, value), _number(key, value)) for key, value in stored["swept"].items())
-    return tuple(Value(key, re.sub(r"(?<=\d )us\b", "µs", text), number) for key, text, number in at)
+    return tuple(
+        Value(key, re.sub(r"(?<=\d )us\b", "µs", text), None if key in NAMES else number) for key, text, number in at
+    )
 
 
 def _are_names(value: object) -> bool:
@@ -366,13 +388,26 @@ def _order_of(one: Configuration, known: Sequence[str]) -> Callable[[str], int]:
 class FigureGroup:
     """The configurations of one figure, which differ only in the keys `across` (its x axis) and `facet` (its panels).
 
-    `name` tells its file apart from those of other groups; "" if there is one group.
+    If they have one mode, they may also differ in the keys `compared`: lines, which otherwise are modes, are then their
+    values. `name` tells its file apart from those of other groups; "" if there is one group.
     """
 
     name: str
     across: str
     facet: str | None
     configurations: tuple[Configuration, ...]
+    compared: tuple[str, ...] = ()
+
+    def line(self, one: Configuration, mode: str) -> str:
+        """Return the name of the line of a point: its mode, or the values of the compared keys."""
+        return ", ".join(value.words for value in one.at if value.key in self.compared) or mode
+
+    @cached_property
+    def styles(self) -> Mapping[str, ModeStyle]:
+        """The styles of all lines by name, in drawing order."""
+        if not self.compared:
+            return MODE_STYLES
+        return value_styles(dict.fromkeys(self.line(one, "") for one in self.configurations))
 
     @property
     def x_label(self) -> str:
@@ -386,7 +421,7 @@ class FigureGroup:
         ):
             return "delay of WAN links without one of their own"
         is_block = key == "collective.chunk" and any(one.kind != "allgather" for one in self.configurations)
-        return "block size" if is_block else _LABELS.get(key, key)
+        return "block size" if is_block else _label(key)
 
     def cells(self, one: Configuration) -> dict[str, Any]:
         """Return a configuration's values of `facet` and `across` by column (with its unit).
@@ -412,24 +447,26 @@ class FigureGroup:
         return {title: tuple(members) for title, members in facets.items()}
 
     @cached_property
-    def ticks(self) -> dict[str, float | None]:
-        """The values of `across` in words, each with its x coordinate, or all with None if the axis is not numeric.
-
-        An axis is numeric if its values, two or more, are different numbers.
-        """
+    def axis(self) -> SweptAxis:
+        """The x axis: the values of `across`, numeric if these are two or more different quantities of one unit."""
         values = {words(self.across, one.value(self.across)): one.value(self.across) for one in self.configurations}
-        numbers = [_number(self.across, value) for value in values.values()]
-        is_numeric = None not in numbers and len(set(numbers)) == len(numbers) >= 2
-        return dict(zip(values, numbers, strict=True)) if is_numeric else dict.fromkeys(values)
+        is_mixed = self.across == _KEPT and len({type(value) for value in values.values()}) > 1
+        numbers = [None if is_mixed else _number(self.across, value) for value in values.values()]
+        return swept_axis(list(values), numbers)
+
+    @property
+    def ticks(self) -> tuple[str, ...]:
+        """The values of `across` in words."""
+        return self.axis.labels
 
     @property
     def is_numeric(self) -> bool:
         """Whether the x axis is numeric."""
-        return None not in self.ticks.values()
+        return self.axis.is_numeric
 
     def tick(self, one: Configuration) -> int:
         """Return the index of a configuration's tick."""
-        return list(self.ticks).index(words(self.across, one.value(self.across)))
+        return self.ticks.index(words(self.across, one.value(self.across)))
 
     @property
     def title(self) -> str:
@@ -442,7 +479,8 @@ class FigureGroup:
         keys = ["fabric.gpus", *_COLLECTIVE, size]
         keys += ["fabric.wan" if is_long else "conditions.wan_delay"] if has_wan else []
         keys += [key for key in first.swept if key not in keys]
-        titled = [text for key in keys if key not in (self.across, self.facet) and (text := self._titled(key))]
+        differing = (self.across, self.facet, *self.compared)
+        titled = [text for key in keys if key not in differing and (text := self._titled(key))]
         return ", ".join([*titled, *first.further])
 
     def _titled(self, key: str) -> str:
@@ -478,26 +516,50 @@ class FigureGroup:
 def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
     """Return the configurations in groups, one for each figure.
 
-    The x axis is the swept key with the most values, numeric keys before others and the seed last. The next key has
-    panels if it has few values. All other keys have a figure for each combination of their values.
+    The x axis is the swept key with the most values, quantities before others and seeds last. If there are several
+    modes, the next key has panels if it has few values. If there is one, the values that somebody chooses are lines
+    rather than an axis, so that they can be compared in one panel, and a further key has panels. All other keys have a
+    figure for each combination of their values.
     """
     first = configurations[0]
     axes = {key: len({repr(one.value(key)) for one in configurations}) for key in first.swept}
-    ranked = sorted(axes, key=lambda key: (key == "run.seed", _number(key, first.value(key)) is None, -axes[key]))
+    has_one_mode = all(len(one.values.get("run.modes", ())) == 1 for one in configurations)
+
+    def rank(key: str) -> tuple[int, ...]:
+        is_quantity, is_line = _number(key, first.value(key)) is not None, has_one_mode and is_choice(key)
+        return not is_quantity, is_line and not is_quantity, key in NAMES, -axes[key], is_line
+
     is_chunk = first.values.get("collective.size") is None
-    across, *others = ranked or ["collective.chunk" if is_chunk else "collective.size"]
-    return grouped(configurations, across, others[0] if others and axes[others[0]] <= _MAX_FACETS else None)
+    across, *others = sorted(axes, key=rank) or ["collective.chunk" if is_chunk else "collective.size"]
+    compared = _compared(others, axes) if has_one_mode else ()
+    left = [key for key in others if key not in compared]
+    return grouped(configurations, across, left[0] if left and axes[left[0]] <= _MAX_FACETS else None, compared)
 
 
-def grouped(configurations: Sequence[Configuration], across: str, facet: str | None) -> list[FigureGroup]:
-    """Return the configurations in groups within which only these two keys differ."""
-    others = [key for key in configurations[0].swept if key not in (across, facet)]
+def _compared(others: Sequence[str], axes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the keys whose values are lines: of those that are not the x axis, the chosen ones, or else the first.
+
+    There are few lines; `axes` has the number of values of each key.
+    """
+    lines, compared = 1, list[str]()
+    for key in [key for key in others if is_choice(key)] or others[:1]:
+        if lines * axes[key] <= _MAX_LINES:
+            lines *= axes[key]
+            compared.append(key)
+    return tuple(compared)
+
+
+def grouped(
+    configurations: Sequence[Configuration], across: str, facet: str | None, compared: Sequence[str] = ()
+) -> list[FigureGroup]:
+    """Return the configurations in groups within which only these keys differ."""
+    others = [key for key in configurations[0].swept if key not in (across, facet, *compared)]
     groups: dict[tuple[str, ...], list[Configuration]] = {}
     for one in configurations:
         groups.setdefault(tuple(_file_words(key, one.value(key)) for key in others), []).append(one)
+    about: dict[str, Any] = {"across": across, "facet": facet, "compared": tuple(compared)}
     return [
-        FigureGroup(name="-".join(values), across=across, facet=facet, configurations=tuple(members))
-        for values, members in groups.items()
+        FigureGroup(name="-".join(values), configurations=tuple(members), **about) for values, members in groups.items()
     ]
 
 
@@ -508,10 +570,11 @@ def collective_words(configurations: Iterable[Configuration]) -> str:
 
 
 def _number(key: str, value: Any) -> float | None:
-    """Return a value as a coordinate on an axis, or None if it is not a quantity (a seed is not one)."""
-    number = plain(key, value)
+    """Return a value as a coordinate on an axis, or None if it is not a quantity (a seed, or a range of rates)."""
+    is_rate = key.endswith("_rate") and isinstance(value, list) and value[:1] * 2 == value
+    number = value[0] if is_rate else plain(key, value)
     is_quantity = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
-    return float(number) if is_quantity and key != "run.seed" else None
+    return float(number) if is_quantity and key not in NAMES else None
 
 
 def plain(key: str, value: Any) -> Any:
@@ -525,7 +588,7 @@ def words(key: str, value: Any) -> str:
     """Return a value in words: "8", "3+5", "64 MB", "10 µs", and "none" for an empty list."""
     if key in _SIZES and value is not None:
         return format_size(value)
-    if value is not None and key.endswith(_TIMES):
+    if (isinstance(value, int | float) and key.endswith(_TIMES)) or (key == _KEPT and isinstance(value, float)):
         return format_delay(value).replace("us", "µs")
     if key == "conditions.links":
         return ", ".join(" ".join([name, *own.values()]).replace("us", "µs") for name, own in value.items()) or "none"
@@ -533,7 +596,10 @@ def words(key: str, value: Any) -> str:
         return _list_words(key, value)
     if isinstance(value, Mapping):
         return str(value.get("name", "own"))
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    if value is None or isinstance(value, bool):
+        text = "default" if value is None else str(value).lower()
+    else:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
     return _WORDS.get(key, {}).get(text, text)
 
 
@@ -544,13 +610,20 @@ def _list_words(key: str, items: list[Any]) -> str:
         return f"one site of {items[0]}"
     if key.endswith("_rate"):
         return format_rate_range((items[0], items[1]))
+    if key.endswith(_TIMES):
+        return "+".join(words(key, item) for item in items)
     separator = ", " if any(isinstance(item, Mapping) for item in items) else "+"
     return separator.join(map(_item_words, items)) or ("no fault" if key == "fault" else "none")
 
 
 def labelled(key: str, value: Any) -> str:
     """Return a key with its value in words: "WAN bandwidth 40 Gbit/s"."""
-    return f"{_LABELS.get(key, key)} {words(key, value)}"
+    return f"{_label(key)} {words(key, value)}"
+
+
+def _label(key: str) -> str:
+    """Return a key in words; of one without words of its own, its last part: "routing"."""
+    return _LABELS.get(key, key.rpartition(".")[2].replace("_", " "))
 
 
 def _item_words(item: Any) -> str:

@@ -15,9 +15,10 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 
 @dataclass(frozen=True, kw_only=True)
 class ModeStyle:
-    """A mode's style in figures, as Matplotlib takes it; `label` is its name in legends.
+    """The style in figures of a mode, or of a value that is compared instead, as Matplotlib takes it.
 
-    Lines of two modes often coincide. The one drawn first is wider and can be seen through the gaps of the other.
+    `label` is its name in legends. Lines of two modes often coincide. The one drawn first is wider and can be seen
+    through the gaps of the other.
     """
 
     label: str
@@ -60,6 +61,16 @@ def line_style(index: int) -> dict[str, Any]:
     """Return the colour and the marker of the line with this index in a figure whose lines are not modes."""
     colour, marker = _LINES[index % len(_LINES)]
     return {"color": colour, "marker": marker}
+
+
+def value_styles(names: Iterable[str]) -> dict[str, ModeStyle]:
+    """Return a style for each of these values, which are lines or bars of a figure in place of modes."""
+    styles = {}
+    for index, name in enumerate(names):
+        (colour, marker), (_, hatch, _) = _LINES[index % len(_LINES)], _CYCLE[index % len(_CYCLE)]
+        line, width = (_GAPS, 1.8) if index % 2 else ("-", 2.8)
+        styles[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=width)
+    return styles
 
 
 def name_modes(names: Iterable[str]) -> None:
@@ -127,17 +138,17 @@ def paler(colour: str) -> str:
     return to_hex((1 - 0.4 * (1 - red), 1 - 0.4 * (1 - green), 1 - 0.4 * (1 - blue)))
 
 
-def marker(mode: str, *, measured: bool) -> dict[str, Any]:
+def marker(mode: str | ModeStyle, *, measured: bool) -> dict[str, Any]:
     """Return a mode's marker as arguments of Matplotlib's plot: filled for measured points, open for predicted ones."""
-    style = MODE_STYLES[mode]
+    style = MODE_STYLES[mode] if isinstance(mode, str) else mode
     look = {"color": style.colour, "marker": style.marker, "markersize": 4.5, "linestyle": "none"}
     edge = {"markeredgecolor": INK if measured else style.colour, "markeredgewidth": 0.6 if measured else 1.1}
     return look | edge | {"markerfacecolor": style.colour if measured else "white"}
 
 
-def line(mode: str) -> dict[str, Any]:
+def line(mode: str | ModeStyle) -> dict[str, Any]:
     """Return a mode's line as arguments of Matplotlib's plot."""
-    style = MODE_STYLES[mode]
+    style = MODE_STYLES[mode] if isinstance(mode, str) else mode
     return {"color": style.colour, "linestyle": style.line, "linewidth": style.width * 0.8}
 
 

@@ -20,6 +20,10 @@ _CHOICES = (
 """The keys, or the tables, whose values somebody chooses; those of other keys are given."""
 
 
+NAMES = ("run.seed", "fabric.hash_seed")
+"""The keys whose numbers are names, not quantities: no value of theirs is more than another."""
+
+
 class Value(NamedTuple):
     """The value of a swept key: the key, the value in words ("16 GPUs"), and its coordinate if it is a quantity."""
 

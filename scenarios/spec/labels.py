@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, Protocol
 
-from analysis.statistics.contests import MODE, Setting, Value
+from analysis.statistics.contests import MODE, NAMES, Setting, Value
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
 from scenarios.spec.collective import CollectiveSpec
@@ -104,7 +104,7 @@ def setting_of(index: int, config: Configuration) -> Setting:
         index=index,
         label=config.label,
         kind="jobs" if config.jobs else config.collective.kind,
-        at=tuple(Value(key, value_words(key, value), _number(value)) for key, value in config.at),
+        at=tuple(Value(key, value_words(key, value), _number(key, value)) for key, value in config.at),
         modes=config.run.modes,
         baseline=baseline_of(config),
     )
@@ -187,9 +187,9 @@ def key_words(key: str, value: Any) -> str:
     return f"{name} {'default' if written is None else written}"
 
 
-def _number(value: Any) -> float | None:
-    """Return the coordinate of a value: a number, the GPUs of all sites, or the middle of a range of rates."""
-    if isinstance(value, bool):
+def _number(key: str, value: Any) -> float | None:
+    """Return the coordinate of a value: a number that is no name, the GPUs of all sites, or a range of rates."""
+    if isinstance(value, bool) or key in NAMES:
         return None
     if isinstance(value, int | float):
         return float(value)

@@ -157,23 +157,140 @@ def test_a_second_swept_key_gives_panels_and_a_third_gives_one_figure_per_value(
     assert all(words in svg for words in ("GPUs 4", "GPUs 6", "chunk size", "gain over base", "conditions uniform"))
 
 
-def test_a_swept_number_gives_a_numeric_axis_and_other_values_a_categorical_one():
-    def group(key, values):
-        base = {"collective.chunk": 8_000_000, "conditions.wan_delay": 1e-5, "fabric.gpus": [4, 4]}
-        about = {"label": "x", "shared_links": {}}
-        every = [
-            Configuration(index=i, swept={key: value}, values=base | {key: value}, **about)
-            for i, value in enumerate(values)
-        ]
-        (found,) = groups_of(every)
-        return found
+def group_of(key, values):
+    base = {"collective.chunk": 8_000_000, "conditions.wan_delay": 1e-5, "fabric.gpus": [4, 4]}
+    about = {"label": "x", "shared_links": {}}
+    every = [
+        Configuration(index=i, swept={key: value}, values=base | {key: value}, **about)
+        for i, value in enumerate(values)
+    ]
+    (found,) = groups_of(every)
+    return found
 
-    assert group("collective.reembed_every", [1, 10]).ticks == {"1": 1, "10": 10}
-    assert group("conditions.wan_delay", [1e-5, 1e-3]).ticks == {"10 µs": 1e-5, "1 ms": 1e-3}
-    assert group("fabric.gpus", [[4, 4], [3, 5]]).ticks == {"8": None, "3+5": None}
-    assert group("conditions.sampler", ["uniform", "markov"]).ticks == {"uniform": None, "markov": None}
-    assert group("run.seed", [1, 2]).ticks == {"1": None, "2": None}
-    assert group("collective.reembed_every", [1, 10]).x_label == "collectives per embedding"
+
+@pytest.mark.parametrize(
+    ("key", "values", "ticks", "is_log"),
+    [
+        ("collective.reembed_every", [1, 10], {"1": 1, "10": 10}, True),
+        ("conditions.wan_delay", [1e-5, 1e-3], {"10 µs": 1e-5, "1 ms": 1e-3}, True),
+        ("conditions.wan_rate", [[10**10] * 2, [25 * 10**9] * 2], {"10 Gbit/s": 1e10, "25 Gbit/s": 2.5e10}, False),
+        ("fabric.buffer", [500_000, 1_000_000], {"500 kB": 500_000, "1 MB": 1_000_000}, False),
+        ("control.delay", [0.001, 0.002], {"1 ms": 0.001, "2 ms": 0.002}, False),
+        ("te.every", [0.1, 0.2], {"100 ms": 0.1, "200 ms": 0.2}, False),
+        ("fabric.wan_loss", [0.0, 1e-5, 1e-3], {"0": 0, "1e-05": 1, "0.001": 2}, False),
+    ],
+)
+def test_a_swept_quantity_gives_a_numeric_axis_with_its_unit(key, values, ticks, is_log):
+    axis = group_of(key, values).axis
+    assert axis.is_numeric and axis.is_log is is_log
+    assert dict(zip(axis.labels, axis.x, strict=True)) == ticks
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "labels"),
+    [
+        ("fabric.gpus", [[4, 4], [3, 5]], ("8", "3+5")),
+        ("conditions.sampler", ["uniform", "markov"], ("uniform", "markov")),
+        ("run.seed", [1, 2, 100], ("1", "2", "100")),
+        ("fabric.hash_seed", [1, 2, 100], ("1", "2", "100")),
+        ("control.counted", [False, True], ("false", "true")),
+        ("control.knowledge", ["oracle", "stale 1", "stale 5"], ("oracle", "stale 1", "stale 5")),
+        ("conditions.wan_rate", [[10**10] * 2, [10**9, 10**10]], ("10 Gbit/s", "1-10 Gbit/s")),
+        ("te.every", [1, 0.1], ("1", "100 ms")),  # a collective, and a time
+        ("collective.pieces", [None, 4], ("chosen", "4")),
+    ],
+)
+def test_values_that_are_no_quantities_are_equally_far_apart(key, values, labels):
+    axis = group_of(key, values).axis
+    assert not axis.is_numeric and not axis.is_log
+    assert (axis.labels, axis.x) == (labels, tuple(range(len(values))))
+
+
+def test_a_swept_key_is_named_in_words_below_its_axis():
+    assert group_of("collective.reembed_every", [1, 10]).x_label == "collectives per embedding"
+    assert group_of("fabric.hash_seed", [1, 10]).x_label == "seed of the hash"
+    assert group_of("training.chunks", [1, 10]).x_label == "chunks"
+
+
+@pytest.mark.parametrize("key", ["fabric.hash_seed", "run.seed"])
+def test_no_line_joins_seeds(tmp_path, key):
+    """Seeds are names: in every figure with an axis of them, each stands alone."""
+    overrides = {f"sweep.{key}": [1, 2, 100], "collective.budget": "20 ms", "run.modes": ["base", "wan"]}
+    overrides |= {"fabric.routing": "ecmp", "fabric.border_routers": 2}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=60, engines=("model",))
+    for kind in ("comparison", "budget"):
+        for axes in plot(run, kind).axes:
+            assert axes.get_xscale() == "linear"
+            swept = [line for line in axes.lines if len(line.get_xdata()) > 2]
+            assert all(line.get_linestyle() == "None" for line in swept), (kind, swept)
+
+
+def algorithms_by_size(folder, algorithms, sizes, *, modelled=80, modes=("base",), **options):
+    overrides = {"collective.kind": "allreduce", "sweep.collective.algorithm": algorithms, "run.modes": list(modes)}
+    return write_run(folder, overrides=overrides | {"sweep.collective.size": sizes}, modelled=modelled, **options)
+
+
+def test_compared_algorithms_are_lines_in_one_panel_above_their_gains(tmp_path):
+    """Which algorithm is fastest at which size, and by how much, is seen in one panel, with units."""
+    sizes = {"100 kB": 1e5, "1 MB": 1e6, "64 MB": 64e6}
+    run = algorithms_by_size(tmp_path / "run", ["ring", "hierarchical", "direct"], [*sizes], engines=("model",))
+    figure = plot(run)
+    times, gains = figure.axes
+    assert (times.get_ylabel(), gains.get_ylabel()) == ("mean time (ms)", "gain over ring (%)")
+    assert [label.get_text() for label in gains.get_xticklabels()] == [*sizes]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ring", "hierarchical", "direct"]
+    assert "mode base" in times.get_title()
+    stored = rows_of(run).groupby(["collective.algorithm", "collective.size"]).completion_s.mean()
+    drawn = [line for line in times.lines if len(line.get_xdata()) == 3]
+    for line, name in zip(drawn, ("ring", "hierarchical", "direct"), strict=True):
+        assert line.get_xdata().tolist() == [*sizes.values()]
+        assert line.get_ydata() == pytest.approx([1e3 * stored[name, size] for size in sizes.values()])
+    assert len({(line.get_color(), line.get_marker()) for line in drawn}) == 3
+    gained = [line for line in gains.lines if len(line.get_xdata()) == 3]
+    for line, name in zip(gained, ("hierarchical", "direct"), strict=True):
+        expected = [100 * (1 - stored[name, size] / stored["ring", size]) for size in sizes.values()]
+        assert line.get_ydata() == pytest.approx(expected)
+    lower, upper = gains.get_ylim()
+    assert len([tick for tick in gains.get_yticks() if lower <= tick <= upper]) >= 2
+
+
+def test_several_modes_keep_their_lines_and_algorithms_have_panels(tmp_path):
+    run = algorithms_by_size(
+        tmp_path / "run", ["ring", "direct"], ["1 MB", "64 MB"], modes=("base", "joint"), engines=("model",)
+    )
+    figure = plot(run)
+    assert len(figure.axes) == 4
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == [MODE_STYLES["base"].label, MODE_STYLES["joint"].label]
+
+
+def test_every_panel_of_gains_has_axes_also_that_of_the_baseline_alone(tmp_path):
+    """Eight values are too many for lines, so that the baseline is alone in its panel."""
+    eight = [1, 2, 3, 4, 5, 6, 7, 8]
+    overrides = {"collective.kind": "broadcast", "run.modes": ["base"], "fabric.gpus": 2}
+    overrides |= {"sweep.collective.pieces": eight, "sweep.collective.size": [f"{size} MB" for size in eight]}
+    figure = plot(write_run(tmp_path / "run", overrides=overrides, modelled=6, engines=("model",)))
+    figure.draw_without_rendering()
+    left, *others = [axes for axes in figure.axes if axes.get_ylabel().startswith("gain over")]
+    assert [*left.lines[1].get_xdata()] == []  # no gain over itself
+    assert any(label.get_visible() and label.get_text() for label in left.get_yticklabels())
+    assert len(others) == 1 and len(figure.axes) == 2 * 8  # the first panels of two rows
+    assert all(axes.spines[side].get_visible() for axes in figure.axes for side in ("bottom", "left"))
+    bottoms = [label.get_window_extent().y1 for axes in figure.axes[4:8] for label in axes.get_xticklabels()]
+    assert max(bottoms) - min(bottoms) < 1
+
+
+def test_the_words_of_a_long_baseline_stay_beside_their_own_panel(tmp_path):
+    overrides = {"collective.kind": "broadcast", "run.modes": ["base"], "fabric.gpus": 4}
+    overrides |= {"sweep.collective.algorithm": ["double-tree", "chain"], "sweep.collective.pieces": [16, 64]}
+    overrides |= {"sweep.collective.size": ["1 MB", "2 MB"]}
+    figure = plot(write_run(tmp_path / "run", overrides=overrides, modelled=20, engines=("model",)))
+    figure.draw_without_rendering()
+    labelled = [axes for axes in figure.axes if axes.get_ylabel()]
+    assert len(labelled) == 2
+    for axes in labelled:
+        box, panel = axes.yaxis.label.get_window_extent(), axes.get_window_extent()
+        assert panel.y0 <= box.y0 and box.y1 <= panel.y1
 
 
 def test_markup_and_paths_in_stored_text_are_drawn_as_text_and_never_leave_the_folder(tmp_path):

@@ -133,3 +133,14 @@ def test_a_value_of_a_swept_key_that_is_not_in_the_run_is_refused():
         ScenarioError, match=r"3 MB.* is not a value of collective.chunk in this run; allowed: 1 MB blocks, 8 MB blocks"
     ):
         load_scenario("paper", [Override(key, value, key) for key, value in values.items()])
+
+
+@pytest.mark.parametrize(("key", "is_quantity"), [("run.seed", False), ("fabric.hash_seed", False),
+                                                  ("collective.pieces", True)])  # fmt: skip
+def test_the_answer_tells_how_the_mean_goes_along_a_quantity_but_not_along_seeds(
+    tmp_path, monkeypatch, capsys, key, is_quantity
+):
+    monkeypatch.chdir(tmp_path)
+    values = ["--set", "collective.kind=broadcast", "--set", "fabric.routing=ecmp", "--set", "fabric.border_routers=2"]
+    run("--engine", "model", "--modes", "base", "--collectives", 40, *values, "--sweep", f"{key}=1,2,9", "--no-report")
+    assert ("the mean rises" in (out := capsys.readouterr().out) or "the mean falls" in out) is is_quantity

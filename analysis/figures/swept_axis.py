@@ -1,0 +1,55 @@
+"""The x axis of a swept key: numbers on a linear or a logarithmic axis, or a place for each value that is no number."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
+
+_APART = 4.0  # ratio of the highest to the lowest number above which the axis is logarithmic
+_WIDE = 8.0  # the same ratio without the lowest one, 0, above which no axis shows all of them
+_PER_INCH = 13.0  # characters of a tick's label in an inch
+
+
+class SweptAxis(NamedTuple):
+    """The x coordinate and the label of each value; lines join values only if they are numbers (`is_numeric`)."""
+
+    x: tuple[float, ...]
+    labels: tuple[str, ...]
+    is_numeric: bool
+    is_log: bool
+
+    def draw(self, axes: Axes, *, inches: float) -> None:
+        """Set the scale and the ticks of an axis that is so wide, without labels that would overlap."""
+        if self.is_log:
+            axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        chosen = _apart(self, inches) if self.is_numeric else range(len(self.x))
+        axes.set_xticks([self.x[index] for index in chosen], [self.labels[index] for index in chosen])
+
+
+def swept_axis(labels: Sequence[str], numbers: Sequence[float | None]) -> SweptAxis:
+    """Return the axis of values with these labels, and with these numbers unless some are None or equal.
+
+    Numbers that are not all positive and too far apart for a linear axis are at their ranks.
+    """
+    known = [number for number in numbers if number is not None]
+    if len(known) < max(2, len(numbers)) or len(set(known)) < len(known):
+        return SweptAxis(tuple(map(float, range(len(labels)))), tuple(labels), is_numeric=False, is_log=False)
+    least, most = min(known), max(known)
+    if least <= 0 and most > _WIDE * min(number for number in known if number > least):
+        known = [float(sorted(known).index(number)) for number in known]
+    is_log = least > 0 and most > _APART * least
+    return SweptAxis(tuple(known), tuple(labels), is_numeric=True, is_log=is_log)
+
+
+def _apart(axis: SweptAxis, inches: float) -> list[int]:
+    """Return the indices of the values whose labels do not overlap, from the left."""
+    scaled = [math.log(x) for x in axis.x] if axis.is_log else axis.x
+    character = (max(scaled) - min(scaled)) / (_PER_INCH * inches)
+    chosen: list[int] = []
+    for index in sorted(range(len(scaled)), key=scaled.__getitem__):
+        if not chosen or scaled[index] - scaled[chosen[-1]] >= character * len(axis.labels[index]):
+            chosen.append(index)
+    return chosen
