@@ -1,11 +1,11 @@
 """The distribution of completion times: for each mode, the share of collectives that took at most a given time.
 
 Each measured collective is a marker; a thick line is the prediction for the same collectives. If the model has more
-collectives than were measured, a thin line shows all of its predictions.
+collectives than were measured, a thin line shows all of its predictions. With one mode, lines are compared values.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,46 +14,144 @@ from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import ENGINES, Configuration, FigureGroup, PointRows, Points, words
-from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
+from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, time_unit, value_styles
 
 MAX_PANELS = 16
-"""Configurations in one figure; further configurations get further figures."""
+"""Panels in one figure; further ones get further figures."""
 
 _QUANTILES = 200  # points drawn of a longer series, whose single steps would be too small to see
 _COLUMNS = 4
 _WIDE = 4  # panels whose longest times differ by a larger factor have time axes of their own
+_MAX_CURVES = 10  # curves that one panel has instead of several panels
 
 Floats = npt.NDArray[np.float64]
+Curve = tuple[PointRows, ...]
+"""The points of a line in one configuration: that of the model, that of the emulation, or both."""
+
+
+class Panel(NamedTuple):
+    """A panel: its title, the swept values in words that tell it from others, and its curves by the names of lines."""
+
+    title: str
+    what: str
+    curves: Mapping[str, Curve]
+
+    @property
+    def points(self) -> list[PointRows]:
+        """The points of all curves."""
+        return [point for curve in self.curves.values() for point in curve]
 
 
 def parts_of(name: str, group: FigureGroup) -> Iterator[tuple[str, Sequence[Configuration]]]:
-    """Yield the name of each figure of a group and the configurations in it, which have a panel each."""
+    """Yield the name of each figure of a group and the configurations in it."""
     stem = "-".join(part for part in (name, group.name, "cdf") if part)
-    configurations = group.configurations
-    for first in range(0, len(configurations), MAX_PANELS):
-        number = "" if len(configurations) <= MAX_PANELS else f"-{first // MAX_PANELS + 1}"
-        yield stem + number, configurations[first : first + MAX_PANELS]
+    panelled = _panelled(group, group.configurations)
+    for first in range(0, len(panelled), MAX_PANELS):
+        number = "" if len(panelled) <= MAX_PANELS else f"-{first // MAX_PANELS + 1}"
+        yield stem + number, [one for here in panelled[first : first + MAX_PANELS] for one in here]
 
 
 def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], points: Points) -> Picture:
-    """Draw the figure of this file name, with a panel for each of these configurations of a group."""
-    columns = min(_COLUMNS, len(shown))
-    by_panel = [[p for p in points.values() if p.configuration is one] for one in shown]
-    keys = [key for key in (group.across, group.facet) if key is not None] if len(shown) > 1 else []
-    with canvas(max(5.2, 2.6 * columns), 2.5 * -(-len(shown) // columns) + 0.9) as figure:
-        longest = [max((float(p.completion_s.max()) for p in here), default=0.0) for here in by_panel]
-        is_shared = max(longest) <= _WIDE * min(longest)
-        for index, axes in enumerate(panels(figure, len(shown), columns=columns, sharey=True, sharex=is_shared)):
-            _draw(axes, by_panel[index], max(longest) if is_shared else longest[index])
+    """Draw the figure of this file name, with a panel for each value of the axis of these configurations of a group.
+
+    A curve that is the same in all panels is drawn once: in the first panel, or all curves are in one panel if they are
+    few. They also are if each panel would have one.
+    """
+    every = [_panel(group, here, points) for here in _panelled(group, shown)]
+    longest = [max((float(point.completion_s.max()) for point in panel.points), default=0.0) for panel in every]
+    is_shared, same = max(longest) <= _WIDE * min(longest), _same_in_all(every)
+    drawn, styles, note = every, dict(group.styles), ""
+    constant = ", ".join(name for name in styles if name in same)
+    if is_shared and len(every) > 1 and (same or all(len(panel.curves) == 1 for panel in every)):
+        merged, own = _merged(every, same, group)
+        if len(merged.curves) <= _MAX_CURVES:
+            drawn, styles, longest = [merged], own, [max(longest)]
+            note = f"the same in all {len(every)} configurations: {constant}" if same else ""
+    if len(drawn) > 1 and same:
+        first, *others = drawn
+        drawn = [first, *(panel._replace(curves=_without(panel.curves, same)) for panel in others)]
+        note = f"the same in all panels, and drawn in the first alone: {constant}"
+    columns = min(_COLUMNS, len(drawn))
+    height = 2.5 * -(-len(drawn) // columns) + (0.9 if len(drawn) > 1 else 0.9 + 0.12 * len(styles))
+    with canvas(max(5.2, 2.6 * columns), height) as figure:
+        grid = panels(figure, len(drawn), columns=columns, sharey=True, sharex=is_shared)
+        for index, (panel, axes) in enumerate(zip(drawn, grid, strict=True)):
+            _draw(axes, panel, styles, max(longest) if is_shared else longest[index])
             axes.tick_params(labelbottom=True)  # also above the last row, which may be shorter
-            title = [f"{group.key_words(key)} {words(key, shown[index].value(key))}" for key in keys]
-            axes.set_title("\n".join([*title, _counts(by_panel[index])]), fontsize=8)
+            axes.set_title(panel.title, fontsize=8)
             if index % columns == 0:
                 axes.set_ylabel("share of collectives")
         heading(figure, group.title)
-        legend(figure, _handles(by_panel))
-    caption = f"Distribution of completion times by mode: {group.title}."
-    return Picture(name=name, caption=caption, figure=figure, data=_data(group, by_panel))
+        legend(figure, _handles(drawn, styles), note)
+    caption = f"Distribution of completion times{'' if group.compared else ' by mode'}: {group.title}."
+    return Picture(name=name, caption=caption, figure=figure, data=_data(group, every))
+
+
+def _panelled(group: FigureGroup, configurations: Sequence[Configuration]) -> list[list[Configuration]]:
+    """Return the configurations of each panel, which differ in the compared keys alone."""
+    found: dict[tuple[str, ...], list[Configuration]] = {}
+    for one in configurations:
+        found.setdefault(tuple(words(key, one.value(key)) for key in _keys(group)), []).append(one)
+    return list(found.values())
+
+
+def _keys(group: FigureGroup) -> list[str]:
+    """Return the keys by which panels differ, if there are several."""
+    return [key for key in (group.across, group.facet) if key is not None]
+
+
+def _panel(group: FigureGroup, here: Sequence[Configuration], points: Points) -> Panel:
+    """Return the panel of these configurations."""
+    curves: dict[str, Curve] = {}
+    for (_, index, mode), point in points.items():
+        if any(index == one.index for one in here):
+            name = group.line(point.configuration, mode)
+            curves[name] = (*curves.get(name, ()), point)
+    keys = _keys(group) if len(group.ticks) * len(group.facets) > 1 else []
+    title = [f"{group.key_words(key)} {words(key, here[0].value(key))}" for key in keys]
+    what = ", ".join(value.words for value in here[0].at if value.key in keys)
+    title.append(_counts([point for curve in curves.values() for point in curve]))
+    if group.compared:
+        title.append(f"mode {' and '.join(dict.fromkeys(mode for _, _, mode in points))}")
+    return Panel("\n".join(title), what, {name: curves[name] for name in group.styles if name in curves})
+
+
+def _times(curve: Curve) -> tuple[tuple[str, bytes], ...]:
+    """Return what tells curves apart: the times of each engine."""
+    return tuple((point.engine, np.sort(point.completion_s).tobytes()) for point in curve)
+
+
+def _same_in_all(every: Sequence[Panel]) -> set[str]:
+    """Return the lines whose curves are the same in all of several panels."""
+    if len(every) < 2:
+        return set()
+    return {
+        name
+        for name, curve in every[0].curves.items()
+        if all(name in panel.curves and _times(panel.curves[name]) == _times(curve) for panel in every[1:])
+    }
+
+
+def _merged(every: Sequence[Panel], same: Collection[str], group: FigureGroup) -> tuple[Panel, dict[str, ModeStyle]]:
+    """Return one panel with the curves of all, equal ones once, and the styles of its lines."""
+    lines = [name for name in group.styles if any(name in panel.curves for panel in every)]
+    found: dict[str, Curve] = {name: every[0].curves[name] for name in lines if name in same}
+    for own in lines:
+        equal: dict[tuple[tuple[str, bytes], ...], list[Panel]] = {}
+        for panel in every:
+            if own in panel.curves and own not in same:
+                equal.setdefault(_times(panel.curves[own]), []).append(panel)
+        for alike in equal.values():
+            name = ", ".join([*[own] * (len(lines) > 1), *(panel.what for panel in alike)])
+            found[name] = alike[0].curves[own]
+    whole = [point for curve in found.values() for point in curve]
+    title = [_counts(whole)] + [f"mode {lines[0]}"] * (len(lines) == 1 and lines[0] in MODE_STYLES)
+    styles = {**group.styles, **value_styles([name for name in found if name not in same], ordered=group.is_numeric)}
+    return Panel("\n".join(title), "", found), {name: styles[name] for name in found}
+
+
+def _without(curves: Mapping[str, Curve], same: Collection[str]) -> dict[str, Curve]:
+    return {name: curve for name, curve in curves.items() if name not in same}
 
 
 def _counts(points: Sequence[PointRows]) -> str:
@@ -79,24 +177,24 @@ def shares(times_s: Floats) -> tuple[Floats, Floats]:
     return ordered[-(-steps * len(ordered) // _QUANTILES) - 1], steps / _QUANTILES
 
 
-def _draw(axes: Axes, points: Sequence[PointRows], longest_s: float) -> None:
+def _draw(axes: Axes, panel: Panel, styles: Mapping[str, ModeStyle], longest_s: float) -> None:
     """Draw a panel, whose unit of time fits the longest time."""
-    if not points:  # the run was interrupted before this configuration
+    if not longest_s:  # the run was interrupted before these configurations
         axes.set_axis_off()
         axes.text(0.5, 0.5, "no collective", ha="center", va="center", transform=axes.transAxes)
         return
     scale, unit = time_unit(longest_s)
-    measured = {point.mode: point for point in points if point.engine == "emulation"}
-    for point in points:
-        if point.engine == "model":
-            other = measured.get(point.mode)
-            if other is None or len(point.rows) > len(other.rows):
-                thin = {"linewidth": 0.9, "alpha": 0.75, "zorder": 1} if measured else {}
-                _line(axes, point.completion_s / scale, line(point.mode) | thin)
-    for point in measured.values():
-        _line(axes, point.predicted_s / scale, line(point.mode) | {"zorder": 2})
-        times, share = shares(point.completion_s)
-        axes.plot(times / scale, share, zorder=3, **marker(point.mode, measured=True) | {"markersize": 3.5})
+    has_measured = any(point.engine == "emulation" for point in panel.points)
+    for name, curve in panel.curves.items():
+        look, measured = line(styles[name]), next((point for point in curve if point.engine == "emulation"), None)
+        for point in curve:
+            if point.engine == "model" and (measured is None or len(point.rows) > len(measured.rows)):
+                thin = {"linewidth": 0.9, "alpha": 0.75, "zorder": 1} if has_measured else {}
+                _line(axes, point.completion_s / scale, look | thin)
+        if measured is not None:
+            _line(axes, measured.predicted_s / scale, look | {"zorder": 2})
+            times, share = shares(measured.completion_s)
+            axes.plot(times / scale, share, zorder=3, **marker(styles[name], measured=True) | {"markersize": 3.5})
     axes.set_ylim(0, 1.02)
     axes.set_xlim(0, 1.03 * longest_s / scale)
     axes.set_xlabel(f"completion time ({unit})")
@@ -108,12 +206,12 @@ def _line(axes: Axes, times: Floats, look: dict[str, Any]) -> None:
     axes.plot([x[0], *x], [0, *share], drawstyle="steps-post", **look)
 
 
-def _handles(by_panel: Sequence[Sequence[PointRows]]) -> list[Line2D]:
-    shown = [point for points in by_panel for point in points]
-    modes = [mode for mode in MODE_STYLES if any(point.mode == mode for point in shown)]
+def _handles(drawn: Sequence[Panel], styles: Mapping[str, ModeStyle]) -> list[Line2D]:
+    shown = [point for panel in drawn for point in panel.points]
     engines = {point.engine for point in shown}
-    look = {mode: marker(mode, measured=True) if "emulation" in engines else {} for mode in modes}
-    handles = [Line2D([], [], label=MODE_STYLES[mode].label, **look[mode] | line(mode)) for mode in modes]
+    present = [style for name, style in styles.items() if any(name in panel.curves for panel in drawn)]
+    looks = [(marker(style, measured=True) if "emulation" in engines else {}) | line(style) for style in present]
+    handles = [Line2D([], [], label=style.label, **look) for style, look in zip(present, looks, strict=True)]
     if "emulation" in engines:
         plain: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": "#666666", "markeredgecolor": INK}
         handles.append(Line2D([], [], linestyle="none", label="markers: measured", **plain))
@@ -126,12 +224,12 @@ def _handles(by_panel: Sequence[Sequence[PointRows]]) -> list[Line2D]:
     return handles
 
 
-def _data(group: FigureGroup, by_panel: Sequence[Sequence[PointRows]]) -> str:
+def _data(group: FigureGroup, every: Sequence[Panel]) -> str:
     return csv_text(
         group.cells(point.configuration)
         | {"engine": point.engine, "mode": point.mode, "collectives": len(point.rows)}
         | {"completion_s": time_s, "share": share}
-        for points in by_panel
-        for point in points
+        for panel in every
+        for point in panel.points
         for time_s, share in zip(*map(np.ndarray.tolist, shares(point.completion_s)), strict=True)
     )

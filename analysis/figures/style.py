@@ -5,7 +5,7 @@ seen most, and they can be told apart in grey and with any kind of colour vision
 marker of its own. Measured points are filled, predicted ones open or lines.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -63,11 +63,15 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": colour, "marker": marker}
 
 
-def value_styles(names: Iterable[str]) -> dict[str, ModeStyle]:
-    """Return a style for each of these values, which are lines or bars of a figure in place of modes."""
+def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, ModeStyle]:
+    """Return a style for each of these values, which are lines or bars of a figure in place of modes.
+
+    Colours are those of a scale from dark to light if the values are `ordered` quantities.
+    """
     styles = {}
     for index, name in enumerate(names):
         (colour, marker), (_, hatch, _) = _LINES[index % len(_LINES)], _CYCLE[index % len(_CYCLE)]
+        colour = to_hex(BANDWIDTH(index / max(1, len(names) - 1))) if ordered else colour
         line, width = (_GAPS, 1.8) if index % 2 else ("-", 2.8)
         styles[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=width)
     return styles

@@ -405,6 +405,51 @@ def test_distributions_are_steps_over_one_axis_of_time_unless_their_times_differ
         assert max(line.get_xdata().max() for line in axes.lines) <= axes.get_xlim()[1]
 
 
+def curves_of(figure):
+    """Return the times of every curve with its colour and dashes."""
+    return [
+        (tuple(line.get_xdata()[1:]), line.get_color(), line.get_linestyle())
+        for axes in figure.axes
+        for line in axes.lines
+        if line.get_drawstyle() == "steps-post"
+    ]
+
+
+@pytest.mark.parametrize(("periods", "panels"), [([1, 2, 5, 20], 1), ([1, 2, 3, 4, 5, 6], 6)])
+def test_a_distribution_that_is_the_same_in_all_configurations_is_drawn_once(tmp_path, periods, panels):
+    """The period of embeddings has no effect in base; ccl and joint have a curve for each, too many for one panel."""
+    modes = ["base", "ccl"] if panels == 1 else ["base", "ccl", "joint"]
+    overrides = {"sweep.collective.reembed_every": periods, "run.modes": modes, "fabric.gpus": 6}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=60, engines=("model",))
+    figure, stored = plot(run, "cdf"), rows_of(run)
+    base_ms = 1e3 * np.sort(stored.query("mode == 'base' and setting == 0").completion_s)
+    curves = [times for times, *_ in curves_of(figure)]
+    assert sum(times == pytest.approx(base_ms) for times in curves) == 1
+    assert len(curves) == 1 + (len(modes) - 1) * len(periods)
+    assert len([axes for axes in figure.axes if axes.lines]) == panels
+    (legend,) = figure.legends
+    assert "the same in all" in legend.get_title().get_text() and legend.get_title().get_text().endswith(": base")
+    if panels == 1:
+        assert [text.get_text() for text in legend.get_texts()] == [
+            MODE_STYLES["base"].label,
+            *(f"ccl, reembed every {period}" for period in periods),
+        ]
+        looks = [look for _, *look in curves_of(figure)]
+        assert len({str(look) for look in looks}) == len(looks)
+
+
+def test_distributions_of_compared_algorithms_are_in_the_panel_of_their_size(tmp_path):
+    sizes = {"100 kB": 1e5, "64 MB": 64e6}
+    run = algorithms_by_size(tmp_path / "run", ["ring", "direct"], [*sizes], engines=("model",))
+    figure, stored = plot(run, "cdf"), rows_of(run)
+    assert [axes.get_title().splitlines()[0] for axes in figure.axes] == ["size 100 kB", "size 64 MB"]
+    for axes, size, unit_s in zip(figure.axes, sizes.values(), (1e-6, 1e-3), strict=True):
+        longest = [line.get_xdata().max() * unit_s for line in axes.lines]
+        here = stored[stored["collective.size"] == size].groupby("collective.algorithm").completion_s.max()
+        assert longest == pytest.approx([here["ring"], here["direct"]])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ring", "direct"]
+
+
 def test_the_timeline_of_a_measured_collective_shows_its_measured_transfers(both):
     stored = pq.read_table(both / "transfers.parquet").to_pandas()
     stored = stored[(stored.setting == 0) & (stored.collective == 0)]
