@@ -17,8 +17,8 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 class ModeStyle:
     """The style in figures of a mode, or of a value that is compared instead, as Matplotlib takes it.
 
-    `label` is its name in legends. Lines of two modes often coincide. The one drawn first is wider and can be seen
-    through the gaps of the other.
+    `label` is its name in legends. Lines of modes often coincide. The one drawn first is wider, so that it is seen on
+    both sides of the others, and through the gaps of dashed ones.
     """
 
     label: str
@@ -33,10 +33,10 @@ _GAPS = (0, (3, 1.5))
 
 _BUILT_IN: Mapping[str, ModeStyle] = MappingProxyType(
     {
-        "base": ModeStyle(label="base (both fixed)", colour="#B4BAC4", hatch="", marker="o", line="-", width=2.8),
-        "ccl": ModeStyle(label="ccl (re-embedded)", colour="#CB7C42", hatch="///", marker="s", line=_GAPS, width=1.8),
-        "wan": ModeStyle(label="wan (paths re-chosen)", colour="#2A64A0", hatch="---", marker="^", line="-", width=2.8),
-        "joint": ModeStyle(label="joint (both)", colour="#371C58", hatch="xxx", marker="D", line=_GAPS, width=1.8),
+        "base": ModeStyle(label="base (both fixed)", colour="#B4BAC4", hatch="", marker="o", line="-", width=4.2),
+        "ccl": ModeStyle(label="ccl (re-embedded)", colour="#CB7C42", hatch="///", marker="s", line=_GAPS, width=3.0),
+        "wan": ModeStyle(label="wan (paths re-chosen)", colour="#2A64A0", hatch="---", marker="^", line="-", width=2.2),
+        "joint": ModeStyle(label="joint (both)", colour="#371C58", hatch="xxx", marker="D", line=_GAPS, width=1.5),
     }
 )
 
