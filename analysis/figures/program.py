@@ -6,13 +6,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.figures.output import Picture, canvas, csv_text, heading
-from analysis.figures.style import INK, MODE_STYLES, line_style, time_unit
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend
+from analysis.figures.run_points import label_of, labelled, number_of, words
+from analysis.figures.style import INK, MODE_STYLES, line, line_style, marker, name_modes, time_unit
+from analysis.figures.swept_axis import SweptAxis, swept_axis
+from topologies.units import parse_rate_range_bps
 
-_LOOKS = [style.colour for style in MODE_STYLES.values()]
+_DONE = MODE_STYLES["base"].colour
 _LINES = ("-", (0, (4, 1.5)), (0, (1, 1)))
+_STEPS_INCHES = 5.6
 _WRONG = "#C2185B"
-_MOST = 1.05  # utilisation that is shown: packets that wait in a queue's burst may leave up to that much faster
+_MOST = 1.05  # utilisation that is taken for full: packets count with headers, and may leave in bursts
+_LEGEND_COLUMNS, _PER_DASH = 6, 7  # links in a row of the legend, and links that differ in colour
 
 
 def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
@@ -30,35 +35,63 @@ def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
     return kept
 
 
-def steps(results: Sequence[tuple[Mapping[str, Any], float | None]]) -> Picture:
-    """Draw the median step time of a program against the last swept value, a line for each combination of the others.
+def steps(results: Sequence[tuple[Mapping[str, Any], float | None]], title: str) -> Picture:
+    """Draw the median step time of a program against a swept key, a line for each combination of the others.
 
     `results` are the values by swept key (the mode is one) of each run, and its median step time in s, None if its
-    ranks told none. Values stand in the order of the sweep, equally far apart.
+    ranks told none. The key is the last one of quantities, or else the last one; no line joins values of the latter.
     """
     known = [(values, step_s) for values, step_s in results if step_s is not None]
     keys = [key for key in known[0][0] if key != "mode"] or ["mode"]
-    x_key, others = keys[-1], [key for key in known[0][0] if key != keys[-1]]
-    ticks = list(dict.fromkeys(str(values[x_key]) for values, _ in results))
+    axes_of = {key: _axis(key, [values[key] for values, _ in results]) for key in keys}
+    x_key = next((key for key in reversed(keys) if axes_of[key].is_numeric), keys[-1])
+    axis, others = axes_of[x_key], [key for key in known[0][0] if key != x_key]
     scale, unit = time_unit(max(step_s for _, step_s in known))
-    lines: dict[str, list[tuple[int, float]]] = {}
+    lines: dict[str, list[tuple[float, float]]] = {}
     for values, step_s in known:
-        name = ", ".join(str(values[key]) for key in others)
-        lines.setdefault(name, []).append((ticks.index(str(values[x_key])), step_s / scale))
-    with canvas(5.2, 3.2) as figure:
+        name = ", ".join(_words(key, values[key]) for key in others)
+        x = axis.x[axis.labels.index(words(*_stored(x_key, values[x_key])))]
+        lines.setdefault(name, []).append((x, step_s / scale))
+    if others == ["mode"]:
+        name_modes(lines)
+    with canvas(_STEPS_INCHES, 3.6) as figure:
         axes = figure.subplots()
         for index, (name, spots) in enumerate(lines.items()):
-            look = line_style(index) | {"linestyle": "-", "markersize": 5}
-            axes.plot(*zip(*spots, strict=True), label=name, **look)
-        axes.set_xticks(range(len(ticks)), ticks)
+            look = line_style(index) if others != ["mode"] else marker(name, measured=True) | line(name)
+            look |= {"markersize": 5} | ({} if axis.is_numeric else {"linestyle": "none"})
+            axes.plot(*zip(*sorted(spots), strict=True), label=name, **look)
+        axis.draw(axes, inches=_STEPS_INCHES)
+        axes.grid(True, axis="both")
+        axes.margins(x=0.08)
         axes.set_ylim(bottom=0)
-        axes.set_xlabel(x_key)
-        axes.set_ylabel(f"median time of a step ({unit})")
+        axes.set_xlabel(label_of(_stored(x_key, None)[0]))
+        axes.set_ylabel(f"step time ({unit}),\nmedian over ranks and steps")
+        heading(figure, "\n".join(["Step time of a program", title.replace(" us", " µs")]))
         if others:
-            axes.legend(fontsize="small", title=", ".join(others), title_fontsize="small")
+            legend(figure, axes.get_legend_handles_labels()[0])
     rows = [{**values, "step_s": step_s} for values, step_s in known]
-    caption = f"Median time of a program's step against {x_key}."
+    caption = f"Time of a program's step, the median over ranks and steps, against {label_of(_stored(x_key, None)[0])}."
     return Picture(name="steps", caption=caption, figure=figure, data=csv_text(rows))
+
+
+def _axis(key: str, values: Sequence[Any]) -> SweptAxis:
+    """Return the x axis of the values of a swept key."""
+    stored = {words(name, value): number_of(name, value) for name, value in (_stored(key, one) for one in values)}
+    return swept_axis(list(stored), list(stored.values()))
+
+
+def _stored(key: str, value: Any) -> tuple[str, Any]:
+    """Return a swept key and its value as settings.json has them; tables of programs have times in s, and text."""
+    if key.endswith("_rate") and isinstance(value, str):
+        return key, list(parse_rate_range_bps(value))
+    if key == "fabric.gpus" and isinstance(value, str) and value.isdecimal():
+        return key, int(value)
+    return key.removesuffix("_s"), value
+
+
+def _words(key: str, value: Any) -> str:
+    """Return a swept value in words with its key, and a mode by its name."""
+    return str(value) if key == "mode" else labelled(*_stored(key, value))
 
 
 def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Picture:
@@ -73,27 +106,28 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
     at_s, sent = at_s[keep], sent[keep]
     with np.errstate(divide="ignore", invalid="ignore"):  # a link without rate
         used = np.diff(sent, axis=0) / np.diff(possible[keep], axis=0)
-    used = np.where(used <= _MOST, used, np.nan)  # more than a few packets too many: the run was too short to tell
+    used = np.where(used <= _MOST, used, np.nan)  # more than that: the time between two samples was too short to tell
     last_s = max(float(run["run_s"]), 1e-9)
     scale, unit = time_unit(last_s)
     ranks = run["ranks"]
     with canvas(7.0, 3.2 + 0.16 * len(ranks)) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 0.4 + 0.16 * len(ranks)])
         for index, link in enumerate(np.flatnonzero(sent[-1])):
-            look = {"color": _LOOKS[index % len(_LOOKS)], "linestyle": _LINES[index // len(_LOOKS) % len(_LINES)]}
-            name = run["links"][link]["link"]
-            above.stairs(100 * used[:, link], at_s / scale, baseline=None, label=name, linewidth=1.3, **look)
+            look = {"color": line_style(index)["color"], "linestyle": _LINES[index // _PER_DASH % len(_LINES)]}
+            name, shown = run["links"][link]["link"], 100 * np.minimum(used[:, link], 1)
+            above.stairs(shown, at_s / scale, baseline=None, label=name, linewidth=1.3, clip_on=False, **look)
         for fault in run.get("faults", ()):
             over_s = last_s if fault["over_s"] is None else fault["over_s"]
             for axes in (above, below):
                 axes.axvspan(fault["began_s"] / scale, over_s / scale, color=_WRONG, alpha=0.12, linewidth=0)
-        above.set_ylim(0, None)
+        above.set_ylim(0, 100)
         above.set_ylabel("utilisation (%)")
         if above.get_legend_handles_labels()[0]:
-            above.legend(fontsize="x-small", ncols=2)
+            where: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "borderaxespad": 0}
+            above.legend(fontsize="x-small", ncols=_LEGEND_COLUMNS, **where)
         for y, one in enumerate(ranks):
             end_s = last_s if one["end_s"] is None else one["end_s"]
-            colour = _LOOKS[0] if one["status"] == 0 else _WRONG
+            colour = _DONE if one["status"] == 0 else _WRONG
             below.barh(y, end_s / scale, height=0.7, color=colour)
         below.set_yticks(range(len(ranks)), [f"{one['rank']} ({one['gpu']})" for one in ranks], fontsize=7)
         below.invert_yaxis()

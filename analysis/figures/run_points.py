@@ -282,7 +282,7 @@ def _values_at(stored: Mapping[str, Any]) -> tuple[Value, ...]:
     """Return the swept values of a configuration in words; runs of earlier versions lack them."""
     at = stored.get("at")
     if at is None:
-        return tuple(Value(key, words(key, value), _number(key, value)) for key, value in stored["swept"].items())
+        return tuple(Value(key, words(key, value), number_of(key, value)) for key, value in stored["swept"].items())
     return tuple(
         Value(key, re.sub(r"(?<=\d )us\b", "µs", text), None if key in NAMES else number) for key, text, number in at
     )
@@ -421,7 +421,7 @@ class FigureGroup:
         ):
             return "delay of WAN links without one of their own"
         is_block = key == "collective.chunk" and any(one.kind != "allgather" for one in self.configurations)
-        return "block size" if is_block else _label(key)
+        return "block size" if is_block else label_of(key)
 
     def cells(self, one: Configuration) -> dict[str, Any]:
         """Return a configuration's values of `facet` and `across` by column (with its unit).
@@ -451,7 +451,7 @@ class FigureGroup:
         """The x axis: the values of `across`, numeric if these are two or more different quantities of one unit."""
         values = {words(self.across, one.value(self.across)): one.value(self.across) for one in self.configurations}
         is_mixed = self.across == _KEPT and len({type(value) for value in values.values()}) > 1
-        numbers = [None if is_mixed else _number(self.across, value) for value in values.values()]
+        numbers = [None if is_mixed else number_of(self.across, value) for value in values.values()]
         return swept_axis(list(values), numbers)
 
     @property
@@ -526,7 +526,7 @@ def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
     has_one_mode = all(len(one.values.get("run.modes", ())) == 1 for one in configurations)
 
     def rank(key: str) -> tuple[int, ...]:
-        is_quantity, is_line = _number(key, first.value(key)) is not None, has_one_mode and is_choice(key)
+        is_quantity, is_line = number_of(key, first.value(key)) is not None, has_one_mode and is_choice(key)
         return not is_quantity, is_line and not is_quantity, key in NAMES, -axes[key], is_line
 
     is_chunk = first.values.get("collective.size") is None
@@ -569,7 +569,7 @@ def collective_words(configurations: Iterable[Configuration]) -> str:
     return names.pop() if len(names) == 1 else "collective"
 
 
-def _number(key: str, value: Any) -> float | None:
+def number_of(key: str, value: Any) -> float | None:
     """Return a value as a coordinate on an axis, or None if it is not a quantity (a seed, or a range of rates)."""
     is_rate = key.endswith("_rate") and isinstance(value, list) and value[:1] * 2 == value
     number = value[0] if is_rate else plain(key, value)
@@ -618,10 +618,10 @@ def _list_words(key: str, items: list[Any]) -> str:
 
 def labelled(key: str, value: Any) -> str:
     """Return a key with its value in words: "WAN bandwidth 40 Gbit/s"."""
-    return f"{_label(key)} {words(key, value)}"
+    return f"{label_of(key)} {words(key, value)}"
 
 
-def _label(key: str) -> str:
+def label_of(key: str) -> str:
     """Return a key in words; of one without words of its own, its last part: "routing"."""
     return _LABELS.get(key, key.rpartition(".")[2].replace("_", " "))
 

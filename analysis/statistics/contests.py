@@ -148,7 +148,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         if value.key == only and value.number is not None
     }
     return Contest(
-        label=_shared_words([one.label for one in group]),
+        label=shared_words([one.label for one in group]),
         kind=group[0].kind,
         at=tuple(value for value in group[0].at if value.key in others),
         places={name: Place(one.index, one.modes[0]) for name, one in named.items()},
@@ -177,7 +177,7 @@ def _name(one: Setting, keys: set[str]) -> str:
     return ", ".join(value.words for value in one.at if value.key in keys)
 
 
-def _shared_words(labels: Sequence[str]) -> str:
+def shared_words(labels: Sequence[str]) -> str:
     """Return the parts that all labels have: "8 GPUs, 10 us" of "8 GPUs, 8 MB, 10 us" and "8 GPUs, 64 MB, 10 us"."""
     parts = [label.split(", ") for label in labels]
     return ", ".join(part for part in parts[0] if all(part in other for other in parts[1:]))

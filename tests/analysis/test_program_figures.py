@@ -1,0 +1,68 @@
+"""Figures of programs: the steps of a sweep, and the utilisation of WAN links over time."""
+
+from typing import Any
+
+import pytest
+
+from analysis.figures import program
+from analysis.figures.style import MODE_STYLES
+
+RATES_GBPS = (10, 25, 50, 100)
+
+
+def steps(values: list[dict[str, Any]], times_s: list[float | None]) -> Any:
+    """Return the axes of the figure of these runs, and the texts of its legend."""
+    figure = program.steps(list(zip(values, times_s, strict=True)), "4 GPUs, 10 us, command ./step").figure
+    texts = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return figure.axes[0], texts
+
+
+def test_step_times_are_over_a_numeric_axis_with_a_title_and_units() -> None:
+    values = [{"conditions.wan_rate": f"{rate} Gbit/s"} for rate in RATES_GBPS]
+    axes, texts = steps(values, [0.08, 0.032, None, 0.008])
+    assert axes.get_xscale() == "log" and texts == []
+    (line,) = axes.lines
+    assert line.get_xdata() == pytest.approx([10e9, 25e9, 100e9])
+    assert line.get_ydata() == pytest.approx([80, 32, 8])
+    assert [label.get_text() for label in axes.get_xticklabels()] == [f"{rate} Gbit/s" for rate in RATES_GBPS]
+    assert axes.get_xlabel() == "WAN bandwidth"
+    assert axes.get_ylabel().replace("\n", " ") == "step time (ms), median over ranks and steps"
+    assert axes.figure.get_suptitle() == "Step time of a program\n4 GPUs, 10 µs, command ./step"
+
+
+def test_modes_that_take_the_same_steps_are_both_seen() -> None:
+    values = [{"conditions.wan_delay_s": delay_s, "mode": mode} for delay_s in (0.001, 0.005) for mode in MODE_STYLES]
+    axes, texts = steps(values, [0.1] * len(values))
+    assert texts == [*MODE_STYLES]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1 ms", "5 ms"]
+    assert [line.get_color() for line in axes.lines] == [style.colour for style in MODE_STYLES.values()]
+    widths = [line.get_linewidth() for line in axes.lines]
+    assert widths == sorted(widths, reverse=True) and len({*widths}) == len(widths)
+
+
+@pytest.mark.parametrize("key", ["run.seed", "fabric.routing"])
+def test_steps_of_names_are_points_and_a_quantity_is_the_axis_wherever_it_is_swept(key: str) -> None:
+    names = (1, 2, 30) if key == "run.seed" else ("single", "ecmp", "spray")
+    axes, _ = steps([{key: name} for name in names], [0.1, 0.2, 0.3])
+    (line,) = axes.lines
+    assert (line.get_linestyle(), [*line.get_xdata()]) == ("None", [0, 1, 2])
+    values = [{"fabric.gpus": gpus, key: name} for gpus in ("4", "8") for name in names]
+    axes, texts = steps(values, [0.1] * 6)
+    assert [[*line.get_xdata()] for line in axes.lines] == [[4, 8]] * 3
+    assert axes.get_xlabel() == "GPUs" and len({*texts}) == 3
+
+
+def test_no_link_is_shown_above_its_rate_and_its_legend_is_outside() -> None:
+    """Counters have the headers of packets, which leave at the link's rate of payload."""
+    at_s = [0.0, 0.01, 0.02, 0.03]
+    sent = [0, 6_000_000, 18_546_000, 31_092_000]  # 100.4 % of 10 Gbit/s from the second sample on
+    samples = [(round(t * 1e9), [count], [10e9 * t / 8]) for t, count in zip(at_s, sent, strict=True)]
+    rank = {"rank": 0, "gpu": "g0", "status": 0, "end_s": 0.03}
+    run = {"run_s": 0.03, "ranks": [rank], "links": [{"link": "s0b0>s1b0"}]}
+    figure = program.picture(run, samples).figure
+    figure.draw_without_rendering()
+    above = figure.axes[0]
+    (stairs,) = above.patches
+    assert [*stairs.get_data().values] == pytest.approx([48, 100, 100])
+    assert above.get_ylim() == (0, 100)
+    assert above.get_legend().get_window_extent().y0 >= above.get_window_extent().y1
