@@ -55,9 +55,9 @@ def draw(directory: str | Path, *, setting: int = 0, collective: int | None = No
     """Draw the figures of the run in a folder and return the paths of the files written, which replace older ones.
 
     The timeline and the fabric show one collective of one setting (the index of a configuration), by default the first
-    measured one. Progress is printed on stderr if drawing takes longer than two seconds. Raises
-    analysis.results.ResultsError if the folder holds no readable run, FigureError if there is nothing to draw or
-    drawing fails, OSError if a file cannot be written.
+    measured one that a fault hit, or else the first. Progress is printed on stderr if drawing takes longer than two
+    seconds. Raises analysis.results.ResultsError if the folder holds no readable run, FigureError if there is nothing
+    to draw or drawing fails, OSError if a file cannot be written.
     """
     run = open_run(directory)
     configurations = configurations_of(run)
@@ -78,7 +78,7 @@ def tasks_of(
     groups = groups_of(configurations)
     if not 0 <= setting < len(configurations):
         raise FigureError(f"{run.path} has no setting {setting}; allowed: 0 to {len(configurations) - 1}")
-    number = _first_measured(points, setting) if collective is None else collective
+    number = _shown_collective(run, points, setting) if collective is None else collective
     if number < 0:
         raise FigureError(f"{run.path} has no collective {collective}; allowed: 0 or more")
     has_budget = any(one.values.get("collective.budget") for one in configurations)
@@ -124,10 +124,15 @@ def tasks_of(
     return tasks
 
 
-def _first_measured(points: Points, setting: int) -> int:
-    """Return the number of the first measured collective of a setting, 0 if there is none."""
+def _shown_collective(run: Run, points: Points, setting: int) -> int:
+    """Return the number of the collective to show: of the measured ones of a setting the first that a fault hit, or
+    else the first; 0 if there is none."""
     measured = [point for (engine, index, _), point in points.items() if (engine, index) == ("emulation", setting)]
-    return min((int(point.rows["collective"].min()) for point in measured if len(point.rows)), default=0)
+    numbers = sorted({int(number) for point in measured for number in point.number})
+    hit = set[int]()
+    if not run.faults.empty:  # without rows it may lack columns, too
+        hit = {*run.faults.loc[run.faults["setting"] == setting, "at_collective"].tolist()}
+    return next((number for number in numbers if number in hit), min(numbers, default=0))
 
 
 def draw_all(tasks: Sequence[Task], run: Run, command: str) -> Iterator[tuple[Picture, list[Path]]]:
@@ -210,7 +215,10 @@ def main(arguments: Sequence[str]) -> int:
         help="index of the configuration shown in the timeline, the fabric and the calendar (default 0)",
     )
     parser.add_argument(
-        "--collective", type=int, metavar="K", help="collective shown in those figures (default: the first measured)"
+        "--collective",
+        type=int,
+        metavar="K",
+        help="collective shown in those figures (default: the first measured that a fault hit, or the first)",
     )
     options = parser.parse_args(arguments)
     return exit_status_of(

@@ -4,7 +4,9 @@ Times are those of the experiment's clock; in virtual time that is the clock of 
 """
 
 import math
+from collections.abc import Sequence
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -22,10 +24,11 @@ def picture(name: str, run: Run) -> Picture:
     rows = run.faults.sort_values(["setting", "at_collective", "fault", "mode"])
     shown = rows.head(_MOST)
     with canvas(8.4, 1.5 + 0.26 * len(shown)) as figure:
-        axes = figure.subplots()
+        axes, times_s = figure.subplots(), [_MIN_S]
         for y, row in enumerate(shown.itertuples(index=False)):
             style = MODE_STYLES[row.mode]
             ends = [max(_MIN_S, time) for time in (row.detected_s, row.recovered_s) if not math.isnan(time)]
+            times_s += ends
             axes.plot(ends, [y] * len(ends), color=FAINT, linewidth=1.2, zorder=1)
             for time, filled in ((row.detected_s, False), (row.recovered_s, True)):
                 if not math.isnan(time):
@@ -39,14 +42,13 @@ def picture(name: str, run: Run) -> Picture:
         axes.set_yticks(range(len(shown)), labels, fontsize=7.5)
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_xscale("log")
-        _label_decades(axes)
+        _label_decades(axes, times_s)
         axes.grid(True, axis="x")
         axes.set_xlabel("time since the fault: detected (open), recovered (filled)")
         lost, again = int(rows.collectives_lost.sum()), int(rows.bytes_again.sum())
         more = f"; the first {len(shown)} are shown" if len(rows) > len(shown) else ""
-        figure.suptitle(
-            f"{len(rows)} faults: {lost} collectives lost, {again:,} bytes retransmitted{more}", fontsize=8.5
-        )
+        told = f"{_counted(rows)}: {lost} collectives lost, {again:,} bytes retransmitted{more}"
+        figure.suptitle(told, fontsize=8.5)
         return Picture(
             name=f"{name}-faults",
             caption="Time from each fault to its detection and to the recovery from it.",
@@ -55,13 +57,20 @@ def picture(name: str, run: Run) -> Picture:
         )
 
 
-def _label_decades(axes: Axes) -> None:
-    """Make the logarithmic x axis end at powers of ten and label them with units: 100 µs, 1 ms, 10 ms and so on."""
-    least_s, most_s = axes.get_xlim()
-    axes.set_xlim(10.0 ** math.floor(math.log10(least_s)), 10.0 ** math.ceil(math.log10(most_s)))
+def _counted(rows: pd.DataFrame) -> str:
+    """Return how many faults there were, each of which has a row for each mode: "1 fault in 2 modes"."""
+    faults, modes = len(rows[["setting", "fault"]].drop_duplicates()), rows["mode"].nunique()
+    return f"{faults} fault{'s' * (faults > 1)}" + (f" in {modes} modes" if modes > 1 else "")
+
+
+def _label_decades(axes: Axes, times_s: Sequence[float]) -> None:
+    """Make the logarithmic x axis have the decades of these times, at least one, with units: 100 µs, 1 ms and so on."""
+    least, most = math.floor(math.log10(min(times_s))), math.ceil(math.log10(max(times_s)))
+    axes.set_xlim(0.8 * 10.0**least, 1.25 * 10.0 ** max(most, least + 1))
     axes.xaxis.set_major_formatter(FuncFormatter(_tick_label))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _tick_label(time_s: float, _index: int | None = None) -> str:
-    return format_delay(float(f"{time_s:.3g}")).replace("us", "µs")
+    text = format_delay(float(f"{time_s:.3g}")).replace("us", "µs")
+    return f"≤ {text}" if time_s <= _MIN_S else text

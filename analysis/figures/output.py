@@ -132,7 +132,7 @@ def explain(figure: Figure, text: str) -> None:
 def _wrapped(text: str, figure: Figure, *, per_inch: float) -> str:
     """Wrap each line of a text to the width of the figure, at `per_inch` characters per inch."""
     room = int(per_inch * figure.get_figwidth())
-    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, room))
+    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, room, break_on_hyphens=False))
 
 
 def colour_bar(figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, label: str) -> None:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from analysis.statistics.answer import fixed
 from topologies.conditions.sampler import sampler
 from topologies.conditions.timed import Timed
 from topologies.errors import ConditionsError
+from topologies.fabric.fabric import LogicalLink
 from topologies.fabric.ports import links_in_grain
 from topologies.units import format_delay, parse_delay_s
 
@@ -35,6 +37,7 @@ _WITH_MEMORY = ("trace", "markov", "ar1")
 _MOST = 200  # collectives that are drawn
 _BEFORE = 20  # of them before the first fault, if it is later than the first _MOST
 _LINKS = 6
+_INCHES = 7.2
 _COSTS = 6  # faults whose cost is written below the figure
 _MOST_ROWS, _LEAST = 400, 10  # rows of conditions by time that are drawn, in at least so many collectives
 _AT = re.compile(r"(?:(?P<after>.+?) into )?collective (?P<number>[0-9]+)")
@@ -67,9 +70,10 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         return None
     faults, window = list(_faults(configuration)), _window(configuration, here)
     shown = [(point, (point.number >= window[0]) & (point.number < window[1])) for point in here]
-    steps, rates_bps, names = _rates(run, configuration, window, _used(configuration, shown))
+    used = _used(configuration, shown)
+    steps, rates_bps, names = _rates(run, configuration, window, used)
     rows = list(_rows(shown, steps, rates_bps, names, is_timed=_is_timed(configuration)))
-    with canvas(7.2, 4.6 if names else 3.2) as figure:
+    with canvas(_INCHES, 4.6 if names else 3.2) as figure:
         grid = figure.subplots(
             2 if names else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2][: 1 + bool(names)]
         )
@@ -84,8 +88,10 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
                     axes.axvspan(*ends, facecolor="#EEEEEE", edgecolor=FAINT, hatch="////", linewidth=0.4, zorder=0)
         grid[-1, 0].set_xlabel(collective_axis(configuration))
         grid[-1, 0].set_xlim(window[0] - 0.5, window[1] - 0.5)
+        _draw_clock(times, configuration, window)
         heading(figure, configuration.label)
         notes = [*_notes(here, window, has_faults=bool(faults and names)), *_costs(run, configuration)]
+        notes += _hidden(_wan_links(configuration), names, used)
         legend(figure, [*_handles(shown), *([_FAULT] if faults else [])], "\n".join(notes))
     caption = f"Time of each {configuration.collective}{', and the rates of WAN links' if names else ''}: "
     stem = f"{name}-over-time" if configuration.index == 0 else f"{name}-{configuration.index}-over-time"
@@ -100,10 +106,30 @@ def collective_axis(configuration: Configuration) -> str:
     what = f"number of the {configuration.collective}"
     if not _is_timed(configuration):
         return what
-    interval = configuration.values.get("conditions.interval") or configuration.values.get("conditions.every")
-    step = configuration.values.get("conditions.trace_step")
-    seconds = step if configuration.values["conditions.sampler"] == "trace" else interval
-    return f"{what}, one every {format_delay(float(seconds))}" if seconds else what
+    seconds = interval_s(configuration)
+    return f"{what}, one every {format_delay(seconds)}" if seconds else what
+
+
+def interval_s(configuration: Configuration) -> float | None:
+    """Return the time from one collective to the next in seconds; None if conditions have no time."""
+    values = configuration.values
+    if values["conditions.sampler"] == "trace":
+        return float(values["conditions.trace_step"])
+    every = values.get("conditions.every")
+    return None if every is None else float(values.get("conditions.interval") or every)
+
+
+def _draw_clock(axes: Axes, configuration: Configuration, window: tuple[int, int]) -> None:
+    """Add an axis above with the time of the conditions, counted from collective 0, if they have one."""
+    seconds = interval_s(configuration)
+    if not seconds:
+        return
+    unit_s, unit = time_unit(seconds * window[1])
+    times: Any = partial(np.multiply, seconds / unit_s), partial(np.multiply, unit_s / seconds)
+    above = axes.secondary_xaxis("top", functions=times)
+    what = "time in the trace" if configuration.values["conditions.sampler"] == "trace" else "time of the conditions"
+    above.set_xlabel(f"{what} ({unit})")
+    above.xaxis.set_major_formatter("{x:,.10g}")
 
 
 def _is_timed(configuration: Configuration) -> bool:
@@ -127,11 +153,8 @@ def _window(configuration: Configuration, points: Sequence[PointRows]) -> tuple[
     first, last, most = int(numbers.min()), int(numbers.max()), _MOST
     values = configuration.values
     if _is_timed(configuration):
-        is_trace = values["conditions.sampler"] == "trace"
-        interval_s = (
-            values["conditions.trace_step" if is_trace else "conditions.interval"] or values["conditions.every"]
-        )
-        most = max(_LEAST, min(_MOST, round(_MOST_ROWS * values["conditions.every"] / interval_s)))
+        seconds = interval_s(configuration) or values["conditions.every"]
+        most = max(_LEAST, min(_MOST, round(_MOST_ROWS * values["conditions.every"] / seconds)))
     begins = [math.ceil(span.begin) for span in _faults(configuration)]
     if begins and min(begins) >= first + most:
         first = min(begins) - min(_BEFORE, most // 2)
@@ -146,6 +169,17 @@ def _used(configuration: Configuration, shown: Shown) -> Counter[int]:
     return used
 
 
+def _wan_links(configuration: Configuration) -> list[LogicalLink]:
+    return [link for link in links_in_grain(configuration.fabric).all if link.kind == "wan"]
+
+
+def _hidden(links: Sequence[LogicalLink], names: Sequence[str], used: Counter[int]) -> Iterator[str]:
+    """Yield how many WAN links are shown if not all are, and which."""
+    if 0 < len(names) < len(links):
+        is_rest_used = any(used[link.index] for link in links if link.name not in names)
+        yield f"{len(names)} of {len(links)} WAN links are shown: those used{' most' * is_rest_used}."
+
+
 def _rates(
     run: Run, configuration: Configuration, window: tuple[int, int], used: Counter[int]
 ) -> tuple[Floats, Floats, list[str]]:
@@ -154,7 +188,7 @@ def _rates(
     The links are those of the WAN that are used most often. There are none if the conditions can neither be drawn
     again nor are stored.
     """
-    links = [link for link in links_in_grain(configuration.fabric).all if link.kind == "wan"]
+    links = _wan_links(configuration)
     none = np.empty(0), np.empty((0, 0)), list[str]()
     chosen = sorted(links, key=lambda link: (-used[link.index], link.index))[:_LINKS]
     kept = sorted(link.index for link in chosen if used[link.index] or not used)
@@ -207,13 +241,21 @@ def _follow(number: npt.NDArray[Any]) -> bool:
 
 
 def _draw_rates(axes: Axes, steps: Floats, rates_bps: Floats, names: Sequence[str]) -> None:
-    for index, name in enumerate(names):
-        look = line_style(index) | {"marker": "", "linewidth": 1.1, "linestyle": ("-", "--")[index // 4 % 2]}
-        ends = np.append(steps, steps[-1] + 1)
-        axes.step(ends, np.append(rates_bps[:, index], rates_bps[-1:, index]) / 1e9, where="post", label=name, **look)
+    """Draw a line for each link, or one for links that always have the same rate, whose label names all of them."""
+    equal: dict[bytes, list[int]] = {}
+    for index in range(len(names)):
+        equal.setdefault(rates_bps[:, index].tobytes(), []).append(index)
+    for number, alike in enumerate(equal.values()):
+        look = line_style(number) | {"marker": "", "linewidth": 1.1, "linestyle": ("-", "--")[number // 4 % 2]}
+        ends, rates = np.append(steps, steps[-1] + 1), rates_bps[:, alike[0]]
+        label = ", ".join(names[index] for index in alike)
+        axes.step(ends, np.append(rates, rates[-1:]) / 1e9, where="post", label=label, **look)
     axes.set_ylabel("rate (Gbit/s)")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=6.5, ncols=1 + len(names) // 5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    longest = max(len(name) for name in axes.get_legend_handles_labels()[1])
+    columns = max(1, min(len(equal), int((_INCHES - 0.7) / (0.4 + 0.064 * longest))))
+    where: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "columnspacing": 1, "handlelength": 1.6}
+    axes.legend(fontsize=6.5, ncols=columns, **where)
 
 
 def _handles(shown: Shown) -> list[Line2D]:

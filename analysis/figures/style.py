@@ -145,7 +145,8 @@ def paler(colour: str) -> str:
 def marker(mode: str | ModeStyle, *, measured: bool) -> dict[str, Any]:
     """Return a mode's marker as arguments of Matplotlib's plot: filled for measured points, open for predicted ones."""
     style = MODE_STYLES[mode] if isinstance(mode, str) else mode
-    look = {"color": style.colour, "marker": style.marker, "markersize": 4.5, "linestyle": "none"}
+    size = 3.2 + 0.7 * style.width  # as lines, markers that coincide are all seen
+    look = {"color": style.colour, "marker": style.marker, "markersize": size, "linestyle": "none"}
     edge = {"markeredgecolor": INK if measured else style.colour, "markeredgewidth": 0.6 if measured else 1.1}
     return look | edge | {"markerfacecolor": style.colour if measured else "white"}
 

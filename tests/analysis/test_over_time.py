@@ -1,19 +1,24 @@
 """The figure of a run over time: its collectives, the rates under which they ran, and faults as spans."""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from analysis.figures import over_time
+from analysis.figures import faults, over_time
 from analysis.figures.__main__ import draw
 from analysis.figures.run_points import configurations_of, points_of
 from analysis.results import load
 from analysis.results.reader import open_run
+from analysis.results.schema import SCHEMAS
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario
 from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 FAULT = 'fault=[{at="collective %d",what="link s0b0-s1b0 down",for="3 collectives"}]'
 
@@ -72,6 +77,85 @@ def test_conditions_by_time_show_every_row_in_force_and_independent_draws_have_n
     assert {int(row["collective"]) for row in rows} == set(range(10)) and "one every 40 ms" in svg
     run("--engine", "model", "--modes", "base", "--collectives", 5, "--out", "plain", "--no-report")
     assert not [path for path in draw("plain") if "over-time" in path.name]
+
+
+def picture_of(folder="out"):
+    """Return the axes of the times, of the rates, and of the clock, if there is one, and the notes below."""
+    found = open_run(folder)
+    (one,) = configurations_of(found)
+    figure = over_time.picture("paper", found, points_of(found, [one]), one).figure
+    figure.draw_without_rendering()
+    times, rates = figure.axes
+    return times, rates, next(iter(times.child_axes), None), figure.legends[0].get_title().get_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "each", "label"),
+    [
+        (("conditions.sampler=ar1", 'conditions.every="1 ms"', 'conditions.interval="40 ms"'), 40, "conditions (ms)"),
+        (("conditions.sampler=trace", "conditions.trace=trace.csv", 'conditions.trace_step="2 s"'), 2, "trace (s)"),
+        (("conditions.sampler=markov",), None, ""),
+    ],
+)
+def test_conditions_that_have_times_have_an_axis_of_time(options, each, label):
+    """The times at the axis above are those of the collectives below, counted from the beginning of the conditions."""
+    names = [link.name for link in build_fabric(FabricSpec(gpus_per_site=(4, 4))).links]
+    rows = [f"{at},{name},{1 + at % 7} Gbit/s" for at in range(100) for name in names]
+    Path("trace.csv").write_text("\n".join(["time,link,rate", *rows]))
+    modelled(*options)
+    times, _, clock, _ = picture_of()
+    if each is None:
+        assert clock is None
+        return
+    assert clock.get_xlabel().endswith(label)
+    for tick in clock.get_xticks():  # at the place of the collective that begins then
+        at = clock.transData.transform((tick, 0))[0]
+        assert times.transData.inverted().transform((at, 0))[0] == pytest.approx(tick / each)
+
+
+def test_links_that_are_left_out_are_told_and_the_figure_has_its_whole_width():
+    modelled("conditions.sampler=markov")
+    times, rates, _, notes = picture_of()
+    assert "6 of 8 WAN links are shown: those used most." in notes
+    assert len(rates.get_legend().get_texts()) == 6
+    width = times.figure.bbox.width
+    assert times.get_window_extent().x1 > 0.97 * width
+    legend, above, below = (one.get_window_extent() for one in (rates.get_legend(), times, rates))
+    assert below.y1 <= legend.y0 and legend.y1 < above.y0 and legend.x1 <= width
+
+
+def test_links_of_one_constant_rate_are_one_line_with_all_names():
+    run("--engine", "model", "--modes", "base", "--set", FAULT % 3, "--set", 'conditions.wan_rate="40 Gbit/s"',
+        "--collectives", 12, "--out", "out", "--no-report")  # fmt: skip
+    _, rates, _, notes = picture_of()
+    assert len([line for line in rates.lines if len(line.get_xdata())]) == 1
+    fabric = json.loads(Path("out", "settings.json").read_text())[0]["fabric"]
+    names = [f"{link['src']}>{link['dst']}" for link in fabric["links"]]
+    paths = {path for each in load("out").paths for path in each if path >= 0}
+    used = {names[link] for path in paths for link in fabric["paths"][path]["links"]}
+    (text,) = rates.get_legend().get_texts()
+    assert {*text.get_text().split(", ")} == used
+    assert f"{len(used)} of 8 WAN links are shown: those used." in notes
+
+
+@pytest.mark.parametrize("recovered_s", [0.0, 0.25])
+def test_the_collective_that_a_fault_hit_is_shown_and_a_fault_counts_once(testbeds, recovered_s):
+    testbeds(FakeTestbeds())
+    run("--engine", "emulation", "--modes", "base,joint", "--collectives", 8, "--set", FAULT % 3, "--out", "out",
+        "--no-report")  # fmt: skip
+    about = {"engine": "emulation", "setting": 0, "fault": 0, "at_collective": 3, "what": "link s0b0-s1b0 down"}
+    about |= {"detected_s": 0.0, "recovered_s": recovered_s, "cost_s": 0.1, "outcome": "recovered"}
+    rows = [about | {"mode": mode, "collectives_lost": 0, "bytes_again": 9} for mode in ("base", "joint")]
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
+    for collective, shown in ((None, "3"), (1, "1")):
+        draw("out", collective=collective)
+        with Path("out", "figures", "paper-timeline.csv").open() as file:
+            assert {row["collective"] for row in csv.DictReader(file)} == {shown}
+    figure = faults.picture("paper", open_run("out")).figure
+    assert figure.get_suptitle() == "1 fault in 2 modes: 0 collectives lost, 18 bytes retransmitted"
+    least_s, most_s = figure.axes[0].get_xlim()
+    assert 0.5e-6 < least_s < 1e-6 and recovered_s < most_s <= max(1.3e-5, 13 * recovered_s)
+    assert figure.axes[0].get_xticklabels()[1].get_text() == "≤ 1 µs"
 
 
 def test_the_cost_of_a_measured_fault_is_written_below(testbeds):
