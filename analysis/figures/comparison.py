@@ -38,6 +38,7 @@ _WIDE = 8.0  # ratio of the highest to the lowest time above which their axis is
 _TICK_WIDTH = 24  # characters in a line of a tick's label
 _NOTE_WIDTH = 75  # characters in a line of the note
 _LABEL_WIDTH = 21  # characters of a line of the y label of gains
+_ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 _MAX_COLUMNS = 4  # facets side by side; further ones are below
 _MAX_GAINS = 4  # ticks up to which every bar has room for its gain in figures
 
@@ -232,6 +233,8 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estim
     times.set_ylabel(f"mean time ({unit})")
     gains.set_ylabel(fill(f"gain over {over} (%)", _LABEL_WIDTH))
     gains.margins(y=0.18)
+    if all(abs(one.gain.value) < _ROUNDING for one in estimates if one.gain is not None):
+        gains.set_ylim(-1, 1)  # otherwise the axis would show rounding errors
     if over is None:
         gains.set_ylabel("")
         gains.set_yticks([])

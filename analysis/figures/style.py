@@ -72,7 +72,7 @@ def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, 
     for index, name in enumerate(names):
         (colour, marker), (_, hatch, _) = _LINES[index % len(_LINES)], _CYCLE[index % len(_CYCLE)]
         colour = to_hex(BANDWIDTH(index / max(1, len(names) - 1))) if ordered else colour
-        line, width = (_GAPS, 1.8) if index % 2 else ("-", 2.8)
+        line, width = _GAPS if index % 2 else "-", 3.6 - 2.1 * index / max(1, len(names) - 1)
         styles[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=width)
     return styles
 

@@ -254,6 +254,18 @@ def test_compared_algorithms_are_lines_in_one_panel_above_their_gains(tmp_path):
     assert len([tick for tick in gains.get_yticks() if lower <= tick <= upper]) >= 2
 
 
+def test_alternatives_that_take_the_same_times_are_all_seen_and_gain_nothing(tmp_path):
+    """Congestion control has no effect in the model: four lines on each other, and gains of 0."""
+    overrides = {"run.modes": ["base"], "fabric.gpus": 4, "transport.queue": "fifo", "fabric.buffer": "1 GB"}
+    overrides |= {"sweep.transport.congestion_control": ["cubic", "reno", "bbr"]}
+    overrides |= {"sweep.conditions.wan_delay": ["1 ms", "5 ms"]}
+    figure = plot(write_run(tmp_path / "run", overrides=overrides, modelled=20, engines=("model",)))
+    times, gains = figure.axes
+    widths = [line.get_linewidth() for line in times.lines if len(line.get_xdata()) == 2]
+    assert len({*widths}) == 3 and widths == sorted(widths, reverse=True)
+    assert gains.get_ylim() == (-1, 1)
+
+
 def test_several_modes_keep_their_lines_and_algorithms_have_panels(tmp_path):
     run = algorithms_by_size(
         tmp_path / "run", ["ring", "direct"], ["1 MB", "64 MB"], modes=("base", "joint"), engines=("model",)
