@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -252,47 +252,8 @@ def _margin(group: Sequence[Verdict]) -> str:
     return f", {_below([each for _, each in known], names[0] if len(names) == 1 else 'the baseline')}"
 
 
-def difference(gains: Sequence[Interval], what: str) -> str:
-    """Return gains of either sign in words: "0.8 % above base (95 % interval 0.4 to 1.2 %)".
-
-    Several are grouped by what they show: "1.2 to 3.4 % below base (...) at 2, not distinguishable at 1".
-    """
-    groups: dict[str, list[Interval]] = {"below": [], "above": [], "equal": [], "open": []}
-    for one in gains:
-        low, high = (one.value, one.value) if one.why else (one.low, one.high)
-        if max(abs(low), abs(high)) <= _ROUNDING:
-            groups["equal"].append(one)
-        elif low > 0:
-            groups["below"].append(one)
-        elif high < 0:
-            groups["above"].append(replace(one, value=-one.value, low=-one.high, high=-one.low))
-        else:
-            groups["open"].append(one)
-    found = []
-    for group, members in groups.items():
-        if not members:
-            continue
-        if group in ("below", "above"):
-            words = _apart(members, group, what)
-        elif group == "equal":
-            words = f"equal to {what}"
-        else:
-            whole = Interval(
-                value=members[0].value, low=min(one.low for one in members), high=max(one.high for one in members)
-            )
-            interval = _interval(whole, 100, " %", "s of the gain within" if len(members) > 1 else " of the gain")
-            words = f"not distinguishable from {what}{interval}"
-        found.append(f"{words} at {len(members)}" if len(members) < len(gains) else words)
-    return ", ".join(found)
-
-
 def _below(gains: Sequence[Interval], what: str) -> str:
     """Return gains in words: "35.3 % below base (95 % interval 35.1 to 35.5 %)"."""
-    return _apart(gains, "below", what)
-
-
-def _apart(gains: Sequence[Interval], side: str, what: str) -> str:
-    """Return gains, or losses without their sign, in words; `side` is "below" or "above"."""
     least, most = min(one.value for one in gains), max(one.value for one in gains)
     low, high = _percent(least), _percent(most)
     span = f"{low} %" if low == high else f"{low} to {high} %"
@@ -300,10 +261,10 @@ def _apart(gains: Sequence[Interval], side: str, what: str) -> str:
         span = "less than 0.1 %"
     without = [one for one in gains if one.why]
     if without and len(without) == len(gains):
-        return f"{span} {side} {what} ({_why(without)})"
+        return f"{span} below {what} ({_why(without)})"
     ends = [end for one in gains if not one.why for end in (one.low, one.high)]
     whole = Interval(value=least, low=min(ends), high=max(ends))
-    text = f"{span} {side} {what}{_interval(whole, 100, ' %', 's within' if len(gains) > 1 else '')}"
+    text = f"{span} below {what}{_interval(whole, 100, ' %', 's within' if len(gains) > 1 else '')}"
     return f"{text}, without an interval at {len(without)} of {len(gains)}: {_why(without)}" if without else text
 
 

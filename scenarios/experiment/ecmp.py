@@ -1,60 +1,145 @@
-"""What ECMP alone would gain over fixed paths, beside what re-routing gains: predicted by the timing model."""
+"""What ECMP alone would gain over fixed paths, beside what re-routing gains: predicted by the timing model.
+
+The seed of the hash decides which flows share a path, so that one seed says little. Several are predicted.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from statistics import median
 
-import numpy as np
-
-from analysis.statistics.answer import difference
-from analysis.statistics.intervals import Interval, gain, series_of
+from analysis.statistics.answer import fixed
+from analysis.statistics.contests import Setting
 from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.prediction import plan_of
 from scenarios.policies.decide import has_choice_of_paths
 from scenarios.spec.exclusions import exclusions
+from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario
 from topologies.fabric.fabric import build_fabric
 
-_MOST_COLLECTIVES, _MOST_TRANSFERS = 2000, 1_000_000  # that are predicted, which takes about a second
+HASH_SEEDS = range(1, 9)
+"""The seeds of the hash that are predicted."""
+_MOST_COLLECTIVES = 2000  # of a configuration
+_MOST_TRANSFERS = 4_000_000  # that are predicted in all, which takes about ten seconds
+_WIDE = 0.1  # a range of gains is told in whole percent from here on
 
 
-class EcmpGain(NamedTuple):
-    """The gain of ECMP over fixed paths in base, a share, over the first `collectives` of a configuration, `intact` if
-    the configuration has faults, which are left out."""
+@dataclass(frozen=True, kw_only=True)
+class EcmpGain:
+    """The gain of ECMP over fixed paths in base, a share, with each of HASH_SEEDS, over the first `collectives` of a
+    configuration, whose faults are left out (`intact` if it has any)."""
 
-    setting: int
-    gain: Interval
+    setting: Setting
+    gains: tuple[float, ...]
     collectives: int
     intact: bool
 
+    @property
+    def median(self) -> float:
+        """The median gain of the seeds."""
+        return median(self.gains)
+
 
 def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
-    """Return the gain for each of these configurations, with their indices, in which a mode that re-routes is compared
+    """Return the gains for each of these configurations, with their indices, in which a mode that re-routes is compared
     with base over several WAN paths. Faults are left out."""
-    found, first = [], dict[int, Scenario]()
+    first = dict[int, Scenario]()
     for index, config in configs:
         first.setdefault(index, config)
-    for index, config in first.items():
-        if _is_asked(config) and (known := _gain(config)) is not None:
-            found.append(EcmpGain(index, *known, bool(config.faults)))
-    return found
+    asked = {index: config for index, config in first.items() if _is_asked(config)}
+    alone = {index: _base_alone(config) for index, config in asked.items()}
+    distinct = dict.fromkeys(alone.values())
+    most = _MOST_TRANSFERS // (max(1, len(distinct)) * (1 + len(HASH_SEEDS)))
+    known = {config: _gains(config, most) for config in distinct}
+    return [
+        EcmpGain(setting=setting_of(index, config), gains=gains, collectives=count, intact=bool(config.faults))
+        for index, config in asked.items()
+        for gains, count in [known[alone[index]]]
+        if gains
+    ]
 
 
 def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
     """Yield the lines that tell these gains, if there are any."""
     if not gains:
         return
-    count = max(one.collectives for one in gains)
-    of = [f"timing model, the first {count:,} collectives" if count > 1 else "timing model, the first collective"]
+    groups = dict[tuple[str, ...], list[EcmpGain]]()
+    for one in gains:  # configurations that differ only in what does not concern base have the same gains
+        groups.setdefault(tuple(fixed(gain, 6) for gain in one.gains), []).append(one)
+    of = [f"{len(HASH_SEEDS)} hash seeds", *[f"{len(groups)} configurations"] * (len(groups) > 1)]
+    of += ["timing model", _counted([one.collectives for one in gains])]
     of += ["without faults"] * any(one.intact for one in gains)
-    where = f", {len(gains)} configurations" if len(gains) > 1 else ""
     yield ""
     yield (
-        f"ECMP alone, without re-routing, would be {difference([one.gain for one in gains], 'base')}{where} "
+        f"ECMP alone, without re-routing, would be {_outcome(list(groups.values()))} "
         f"({', '.join(of)}; --set fabric.routing=ecmp)"
     )
+
+
+def _outcome(groups: Sequence[Sequence[EcmpGain]]) -> str:
+    """Return the range of all gains, and their median, or the lowest and the highest one of several configurations."""
+    gains = [gain for group in groups for gain in group[0].gains]
+    digits = 0 if max(gains) - min(gains) >= _WIDE else 1
+    least, most = (_sided(gain, digits) for gain in (min(gains), max(gains)))
+    if least == most:
+        return f"{least} with every seed"
+    span = _span(min(gains), max(gains), digits)
+    ordered = sorted(groups, key=lambda group: group[0].median)
+    is_mixed = span.startswith("between")
+    low, high = (_middle(group[0].median, digits, is_mixed) for group in (ordered[0], ordered[-1]))
+    if low == high:
+        return f"{span}, median {low}"
+    keys = _varied([one.setting for group in groups for one in group])
+    return f"{span}, median from {low}{_where(ordered[0], keys)} to {high}{_where(ordered[-1], keys)}"
+
+
+def _share(gain: float, digits: int) -> str:
+    """Return a gain without its sign: "8 %"."""
+    return f"{fixed(abs(gain) * 100, digits)} %"
+
+
+def _sided(gain: float, digits: int) -> str:
+    """Return a gain in words: "8 % below base"."""
+    share = _share(gain, digits)
+    if share == _share(0, digits):
+        return "equal to base"
+    return f"{share} {'below' if gain > 0 else 'above'} base"
+
+
+def _middle(gain: float, digits: int, is_mixed: bool) -> str:
+    """Return a median gain, with its side if others are on the other one: "8 %", "8 % below base"."""
+    share = _share(gain, digits)
+    return _sided(gain, digits) if is_mixed and share != _share(0, digits) else share
+
+
+def _span(least: float, most: float, digits: int) -> str:
+    """Return a range of gains in words: "0 to 67 % below base", "between 8 % above and 10 % below base"."""
+    low, high = (fixed(end * 100, digits) for end in (least, most))
+    if not low.startswith("-"):
+        return f"{low} to {high} % below base"
+    if high == fixed(0, digits) or high.startswith("-"):
+        return f"{high.removeprefix('-')} to {low.removeprefix('-')} % above base"
+    return f"between {low.removeprefix('-')} % above and {high} % below base"
+
+
+def _varied(settings: Sequence[Setting]) -> set[str]:
+    """Return the swept keys that have several values."""
+    words = {value.key: value.words for value in settings[0].at}
+    return {value.key for one in settings for value in one.at if words.get(value.key) != value.words}
+
+
+def _where(group: Sequence[EcmpGain], keys: set[str]) -> str:
+    """Return the values by which configurations with the same gains differ from the others: " at 50 ms"."""
+    differing = keys - _varied([one.setting for one in group])
+    words = [value.words for value in group[0].setting.at if value.key in differing]
+    return f" at {', '.join(words)}" if words else ""
+
+
+def _counted(counts: Sequence[int]) -> str:
+    least, most = f"{min(counts):,}", f"{max(counts):,}"
+    number = most if least == most else f"{least} to {most}"
+    return "the first collective" if most == "1" else f"the first {number} collectives"
 
 
 def _is_asked(config: Scenario) -> bool:
@@ -67,21 +152,22 @@ def _is_asked(config: Scenario) -> bool:
     return has_choice_of_paths(build_fabric(config.fabric), config.workload)
 
 
-@lru_cache(maxsize=256)
-def _gain(config: Scenario) -> tuple[Interval, int] | None:
-    """Return the gain and over how many collectives; None if flows cannot be spread there."""
-    transfers = len(config.workload.schedule.transfers)
-    count = max(1, min(config.collective.count, _MOST_COLLECTIVES, _MOST_TRANSFERS // transfers))
-    spread = replace(config, fabric=replace(config.fabric, routing="ecmp"))
+def _base_alone(config: Scenario) -> Scenario:
+    """Return what concerns base in a configuration."""
+    return replace(config, faults=(), policies=(), sweep=(), run=replace(config.run, modes=("base",), baseline=()))
+
+
+def _gains(config: Scenario, most: int) -> tuple[tuple[float, ...], int]:
+    """Return the gain with each hash seed, and over how many collectives, so that each prediction has at most `most`
+    transfers; no gains if flows cannot be spread there."""
+    count = max(1, min(config.collective.count, _MOST_COLLECTIVES, most // len(config.workload.schedule.transfers)))
+    spread = [
+        replace(config, fabric=replace(config.fabric, routing="ecmp", hash_seed=hash_seed)) for hash_seed in HASH_SEEDS
+    ]
     try:
-        if any(exclusions(spread)):
-            return None
-        times_s = [plan_of(one, "base", count).completion_s() for one in (config, spread)]
+        if any(exclusions(spread[0])):
+            return (), count
+        single_s, *ecmp_s = (float(plan_of(one, "base", count).completion_s().sum()) for one in (config, *spread))
     except (NoPathError, ScheduleError):
-        return None
-    fixed = np.zeros(count, bool)  # nothing is chosen anew
-    single, ecmp = (
-        series_of(np.arange(count), each, config.conditions, reembedded=fixed, rerouted=fixed) for each in times_s
-    )
-    found = gain(single, ecmp)
-    return None if found is None else (found, count)
+        return (), count
+    return tuple(1 - each_s / single_s for each_s in ecmp_s), count

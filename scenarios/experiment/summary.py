@@ -33,7 +33,7 @@ from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
-from scenarios.experiment.ecmp import EcmpGain, lines_of
+from scenarios.experiment.ecmp import HASH_SEEDS, EcmpGain, lines_of
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario, plain_values
@@ -422,10 +422,12 @@ def as_json(
         answer["unmeasured"] = unmeasured
     if ecmp:
         answer["ecmp"] = [
-            {"setting": one.setting, "gain": one.gain.value, "collectives": one.collectives}
-            | {
-                name: None if math.isnan(end) else end
-                for name, end in (("gain_low", one.gain.low), ("gain_high", one.gain.high))
+            {
+                "setting": one.setting.index,
+                "collectives": one.collectives,
+                "hash_seeds": [*HASH_SEEDS],
+                "gains": one.gains,
+                "median_gain": one.median,
             }
             for one in ecmp
         ]
