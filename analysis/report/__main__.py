@@ -34,6 +34,7 @@ from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, cla
 from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, Summary, gain, reasons, summarise
+from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.shared_link_notes import loss_notes, notes
 from topologies.command_line import CommandParser
 
@@ -121,6 +122,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         faults=[*_fault_lines(run, configurations)],
         most_lines=_MAX_LINES,
         orders=orders,
+        signs=SIGNS,
         paper=paper,
         claim={"order": PAPER_ORDER, "gain": PAPER_JOINT_GAIN, "about": ABOUT},
         rule=rule(all_points),
@@ -251,18 +253,20 @@ def _orders(points: Points) -> tuple[list[list[str]], list[list[str]]]:
     """
     others, papers = [], []
     for engine in dict.fromkeys(engine for engine, _, _ in points):
+        contests = []
         for contest in contests_of(settings_of(points)):
             here = {name: points[engine, *at] for name, at in contest.places.items() if (engine, *at) in points}
             if not here:
                 continue
-            tested = claims({name: point.series for name, point in here.items()})
+            times = {name: point.series for name, point in here.items()}
             first = next(iter(here.values())).configuration
-            words = [value.words for value in contest.at] if contest.key != MODE else []
-            line = [engine, ", ".join(filter(None, [contest.label, *words])), tested.order_text]
             if contest.key == MODE and is_paper_configuration(first.values, list(here)):
-                papers.append([*line, _verdict(tested.order_holds), _verdict(tested.joint_holds)])
+                tested = claims(times)
+                verdicts = _verdict(tested.order_holds), _verdict(tested.joint_holds)
+                papers.append([engine, contest.label, tested.order_text, *verdicts])
             elif len(here) > 1:
-                others.append(line)
+                contests.append((contest, times))
+        others += [[engine, where, order] for where, order in orders_of(contests)]
     return others, papers
 
 

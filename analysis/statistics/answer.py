@@ -29,6 +29,7 @@ _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 _MAX_DIGITS = 6
 _MAX_RUNS = 4  # changes of the best along a number that are still told one by one
 _MAX_NAMES = 4
+_RIPPLE = 0.05  # steps against a trend, as a share of its range, that are not told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,16 +175,42 @@ def _outcomes(verdicts: Sequence[Verdict]) -> str:
     """Return the outcome of all contests: along a number if they differ by one, or else by what is best."""
     if len(verdicts) == 1:
         return f"{_outcome(verdicts)}{_along(verdicts[0])}"
+    trend = ""
     if all(len(one.contest.at) == 1 and one.contest.at[0].number is not None for one in verdicts):
         ordered = sorted(verdicts, key=lambda one: one.contest.at[0].number or 0)
         runs = [list(some) for _, some in groupby(ordered, key=lambda one: one.best)]
         if 1 < len(runs) <= _MAX_RUNS:
-            return "; ".join(f"{_outcome(run, where=_span(run, runs))}" for run in runs)
+            return "; ".join(f"{_outcome(run, where=_span(run, runs))}{_trend(run)}" for run in runs)
+        trend = _trend(ordered) if len(runs) == 1 else ""
     groups: dict[tuple[str, ...], list[Verdict]] = {}
     for one in verdicts:
         groups.setdefault(one.leaders, []).append(one)
     total, by_size = len(verdicts), sorted(groups.values(), key=lambda group: -len(group))
-    return "; ".join(_outcome(group, where=_at(group, total)) for group in by_size)
+    return "; ".join(_outcome(group, where=_at(group, total)) for group in by_size) + trend
+
+
+def _trend(run: Sequence[Verdict]) -> str:
+    """Return how the gain of the best over the baseline goes along a number, over contests in the number's order."""
+    gains = [one.below.value for one in run if one.below is not None]
+    shown, words = [_percent(gain) for gain in gains], [one.contest.at[0].words for one in run]
+    if len(gains) < max(3, len(run)) or len(set(shown)) == 1:
+        return ""
+    span = f"from {shown[0]} % at {words[0]} to {shown[-1]} % at {words[-1]}"
+    gain_of = f"the gain of {run[0].best}"
+    least_step = _RIPPLE * (max(gains) - min(gains))
+    steps = [after - before for before, after in pairwise(gains)]
+    falls, rises = (all(sign * step <= least_step for step in steps) for sign in (1, -1))
+    if falls or rises:
+        half = gains[0 if falls else -1] / 2
+        crossed = next((at for at, pair in enumerate(pairwise(gains)) if min(pair) < half <= max(pair)), None)
+        tail = ""
+        if crossed is not None:
+            between = f"between {words[crossed]} and {words[crossed + 1]}"
+            tail = f", and half of it is {'lost' if falls else 'reached'} {between}"
+        return f"; {gain_of} {'falls' if falls else 'rises'} {span}{tail}"
+    inner = [f"highest at {words[gains.index(max(gains))]}"] * (max(gains) > max(gains[0], gains[-1]))
+    inner += [f"lowest at {words[gains.index(min(gains))]}"] * (min(gains) < min(gains[0], gains[-1]))
+    return f"; {gain_of} goes {span}{f' and is {list_all(inner)}' if inner else ''}"
 
 
 def _span(run: Sequence[Verdict], runs: Sequence[Sequence[Verdict]]) -> str:
@@ -207,27 +234,47 @@ def _at(group: Sequence[Verdict], total: int) -> str:
 
 def _outcome(group: Sequence[Verdict], where: str = "") -> str:
     """Return the outcome of contests in which the same alternative is best."""
-    return f"{_winner(group, where)}{_margin(group)}"
+    return f"{_winner(group, where)}{_margin(group)}{_doubts(group)}"
 
 
 def _winner(group: Sequence[Verdict], where: str) -> str:
     """Return which alternative is best, as surely as it is so."""
-    best, total = group[0].best, len(group)
+    best = group[0].best
     if all(one.next is None for one in group):
         return f"{list_all([best, *group[0].equal])} take the same time{where}"
     if all(one.equal for one in group):
         best = list_all([best, *_all(group, lambda one: one.equal)])
         return f"{best} are equally fast{where}, and fastest" if not _is_open(group) else f"{best} are equal{where}"
-    if not _is_open(group):
-        return f"{best} is fastest{where}"
-    tied, unsure = _all(group, lambda one: one.tied), _all(group, lambda one: one.unsure)
-    doubts = []
-    if tied:
-        some = sum(bool(one.tied) for one in group)
-        doubts.append(f"cannot be told from {list_all(tied)}{f' at {some} of {total}' if some < total else ''}")
-    if unsure and not tied:
-        return f"{best} has the lowest mean{where}"
-    return f"{best} has the lowest mean{where}{', but ' * bool(doubts)}{' and '.join(doubts)}"
+    return f"{best} {'has the lowest mean' if _is_open(group) else 'is fastest'}{where}"
+
+
+def _doubts(group: Sequence[Verdict]) -> str:
+    """Return what the best cannot be told from: what is tied with it, and the runner-up if there is no interval, unless
+    the margin has said so of the baseline."""
+    doubtful = [(one, name) for one in group for name in _doubtful(one)]
+    if not doubtful:
+        return ""
+    names = list(dict.fromkeys(name for _, name in doubtful))
+    some = len({id(one) for one, _ in doubtful})
+    where = f" at {some} of {len(group)}" if some < len(group) else ""
+    told = [f"{name}{_at_gain(doubtful[0][0], name) if len(group) == 1 else ''}" for name in names]
+    if len(group) == 1 and group[0].below is None and names == [group[0].next]:
+        told = ["it"]
+    return f", but cannot be told from {list_all(told)}{where}"
+
+
+def _doubtful(verdict: Verdict) -> tuple[str, ...]:
+    """Return what is tied with the best, and the next if it has no interval and is not what the margin compares."""
+    is_told = verdict.below is None or verdict.next == verdict.contest.baseline
+    return (*verdict.tied, *(name for name in verdict.unsure if name == verdict.next and not is_told))
+
+
+def _at_gain(verdict: Verdict, name: str) -> str:
+    """Return the gain of an alternative over the baseline in brackets, if the best has one: " (70.4 %)"."""
+    baseline = verdict.contest.baseline
+    if verdict.below is None or name == baseline:
+        return ""
+    return f" ({_percent(1 - verdict.means_s[name] / verdict.means_s[baseline])} %)"
 
 
 def _is_open(group: Sequence[Verdict]) -> bool:

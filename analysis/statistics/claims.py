@@ -36,6 +36,8 @@ _LATER_KEYS: Mapping[str, tuple[Any, ...]] = {  # allowed values of keys that ru
     "collective.schedule": (None,),
     "collective.ring": ("slowest edge",),
 }
+NOT_SHARED = "no collective is in all of them"
+"""Why an order is not tested where modes have no collective in common."""
 _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 
 
@@ -44,18 +46,22 @@ class ClaimResults:
     """The outcome of the tests at one point: `order` has the modes from slowest to fastest.
 
     `relations[i]` compares `order[i]` with `order[i + 1]`: ">" if the confidence interval of their difference excludes
-    zero, "~" if it does not. `order_holds` and `joint_holds` say whether the paper's claims hold; they are None if not
-    all modes of the claim were run, or if the intervals leave it open.
+    zero, "~" if it includes zero, "?" if there is none, for the reason `untested`. `order_holds` and `joint_holds` say
+    whether the paper's claims hold; they are None if not all modes of the claim were run, or if the intervals leave it
+    open.
     """
 
     order: tuple[str, ...]
     relations: tuple[str, ...]
+    untested: str = ""
     order_holds: bool | None
     joint_holds: bool | None
 
     @property
     def order_text(self) -> str:
-        """The order as text: "base > wan ~ ccl > joint"."""
+        """The order as text: "base > wan ~ ccl > joint", or, if no difference has an interval, the names alone."""
+        if self.relations and {*self.relations} == {"?"}:
+            return f"{', '.join(self.order)} (not tested: {self.untested})"
         return self.order[0] + "".join(f" {r} {mode}" for r, mode in zip(self.relations, self.order[1:], strict=True))
 
 
@@ -86,17 +92,27 @@ def claims(times: Mapping[str, Series]) -> ClaimResults:
     """
     common = shared(list(times.values()))
     if common is None:
-        return ClaimResults(order=tuple(times), relations=("~",) * (len(times) - 1), order_holds=None, joint_holds=None)
+        relations = ("?",) * (len(times) - 1)
+        return ClaimResults(
+            order=tuple(times), relations=relations, untested=NOT_SHARED, order_holds=None, joint_holds=None
+        )
     times = dict(zip(times, common, strict=True))
     order = tuple(sorted(times, key=lambda mode: -float(times[mode].completion_s.sum())))
-    relations = tuple(">" if _gain(times[a], times[b]).low > _ROUNDING else "~" for a, b in pairwise(order))
+    steps = [_gain(times[slower], times[faster]) for slower, faster in pairwise(order)]
     joint = _gain(times["base"], times["joint"]) if {"base", "joint"} <= set(times) else None
     return ClaimResults(
         order=order,
-        relations=relations,
+        relations=tuple(map(_relation, steps)),
+        untested=next((step.why for step in steps if step.why), ""),
         order_holds=_order_holds(times),
         joint_holds=None if joint is None else _about(joint),
     )
+
+
+def _relation(step: Interval) -> str:
+    if step.why:
+        return "?"
+    return ">" if step.low > _ROUNDING else "~"
 
 
 def _gain(slower: Series, faster: Series) -> Interval:

@@ -13,6 +13,7 @@ from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.prediction import plan_of
 from scenarios.policies.decide import has_choice_of_paths
+from scenarios.policies.knowledge import ORACLE
 from scenarios.spec.exclusions import exclusions
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario
@@ -154,7 +155,8 @@ def _is_asked(config: Scenario) -> bool:
 
 def _base_alone(config: Scenario) -> Scenario:
     """Return what concerns base in a configuration."""
-    return replace(config, faults=(), policies=(), sweep=(), run=replace(config.run, modes=("base",), baseline=()))
+    run, control = replace(config.run, modes=("base",), baseline=()), replace(config.control, knowledge=ORACLE)
+    return replace(config, faults=(), policies=(), sweep=(), run=run, control=control)
 
 
 def _gains(config: Scenario, most: int) -> tuple[tuple[float, ...], int]:

@@ -26,9 +26,10 @@ from analysis.statistics.claims import (
     claims,
     is_paper_configuration,
 )
-from analysis.statistics.contests import MODE, Contest, Place, Setting, baselines_of, contests_of
+from analysis.statistics.contests import MODE, Place, Setting, baselines_of, contests_of
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
+from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
@@ -790,15 +791,15 @@ def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     papers = [result for result in results if _has_paper_values(result)]
     others = [line for engine in dict.fromkeys(one.engine for one in results) for line in _orders(engine, results)]
     if others:
-        about = "where there is an interval of the difference that excludes zero, ~ elsewhere"
         yield from (
             "",
-            f"{'the modes' if len(results[0].points) > 1 else 'compared'}, slowest first (> {about})",
+            f"{'the modes' if len(results[0].points) > 1 else 'compared'}, slowest first ({SIGNS})",
             *others,
         )
     if papers:
         paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
-        yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it)")
+        signs = "" if others else f"; {SIGNS}"
+        yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it{signs})")
     for result in papers:
         order = f"{result.claims.order_text}{_verdict(result.claims.order_holds)}"
         joint = next(point for point in result.points if point.mode == "joint")
@@ -812,20 +813,16 @@ def _below_base(result: ConfigResult, point: PointResult) -> PointResult:
 
 
 def _orders(engine: str, results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield the order of each contest of an engine, except those of the paper's configurations."""
+    """Yield the orders of an engine's contests, except those of the paper's configurations."""
     here = [result for result in results if result.engine == engine]
     papers, times = {result.index for result in here if _has_paper_values(result)}, _times_of(here)
+    contests = []
     for contest in contests_of(_settings_of(here)):
         series = {name: times[place] for name, place in contest.places.items() if place in times}
         is_paper = contest.key == MODE and next(iter(contest.places.values())).setting in papers
         if len(series) > 1 and not is_paper:
-            yield f"{engine}, {_where(contest)}: {claims(series).order_text}"
-
-
-def _where(contest: Contest) -> str:
-    """Return what the alternatives of a contest share, in words."""
-    at = [value.words for value in contest.at] if contest.key != MODE else []
-    return ", ".join(filter(None, [contest.label, *(words for words in at if words not in contest.label.split(", "))]))
+            contests.append((contest, series))
+    yield from (f"{engine}, {where}: {order}" for where, order in orders_of(contests))
 
 
 def _has_paper_values(result: ConfigResult) -> bool:

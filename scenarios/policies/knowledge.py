@@ -67,6 +67,11 @@ class Knowledge:
         """Whether the believed rates are observations of used links, and so depend on earlier choices."""
         return KNOWLEDGE[self.kind].of is None
 
+    @property
+    def age(self) -> float | None:
+        """How old the believed rates are, in collectives or in seconds; None for rates that are not old ones."""
+        return {"oracle": 0.0, "stale": float(self.number), LATE: float(self.number)}.get(self.kind)
+
     def of(self, true: Sampler) -> Sampler:
         """Return the sampler of believed rates for these true rates, for a kind that need not be measured."""
         make = KNOWLEDGE[self.kind].of

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from analysis.statistics.contests import MODE, NAMES, Setting, Value
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
+from scenarios.policies.knowledge import Knowledge
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.jobs import JobSpec
 from scenarios.spec.keys import KEYS
@@ -188,7 +189,10 @@ def key_words(key: str, value: Any) -> str:
 
 
 def _number(key: str, value: Any) -> float | None:
-    """Return the coordinate of a value: a number that is no name, the GPUs of all sites, or a range of rates."""
+    """Return the coordinate of a value: a number that is no name, the GPUs of all sites, the middle of a range of rates,
+    or the age of knowledge."""
+    if isinstance(value, Knowledge):
+        return value.age
     if isinstance(value, bool) or key in NAMES:
         return None
     if isinstance(value, int | float):

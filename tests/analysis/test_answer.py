@@ -26,6 +26,10 @@ def pieces(number):
     return Value("collective.pieces", f"pieces {number}", number)
 
 
+def age(collectives):
+    return Value("control.knowledge", f"stale {collectives}", collectives)
+
+
 def gpus(number):
     return Value("fabric.gpus", f"{number} GPUs", number)
 
@@ -106,19 +110,45 @@ CROSSING = [
         ),
         pytest.param(
             [([], {"base": noisy(1, 1), "wan": noisy(0.701, 3), "joint": noisy(0.7, 2)})],
-            "joint has the lowest mean, but cannot be told from wan, 29.9 % below base (95 % interval 29.3 to 30.4 %).",
+            "joint has the lowest mean, 29.9 % below base (95 % interval 29.3 to 30.4 %), but cannot be told from wan "
+            "(29.6 %).",
             id="the best and another cannot be told apart",
         ),
         pytest.param(
             [([], {"base": noisy(1, 1), "joint": noisy(0.999, 2)})],
-            "base has the lowest mean, but cannot be told from joint, 0.1 % below joint, the next (95 % interval "
-            "-0.7 to 0.9 %).",
+            "base has the lowest mean, 0.1 % below joint, the next (95 % interval -0.7 to 0.9 %), but cannot be told "
+            "from it.",
             id="the baseline and the other cannot be told apart",
         ),
         pytest.param(
             [([], {"base": noisy(1, 1, 20), "joint": noisy(0.7, 2, 20)})],
             "joint has the lowest mean, 30.1 % below base (too few collectives for an interval: 60 or more).",
             id="too few collectives",
+        ),
+        pytest.param(
+            [
+                (
+                    [],
+                    {
+                        "base": noisy(1, 1, 20),
+                        "ccl": noisy(0.95, 4, 20),
+                        "wan": noisy(0.71, 3, 20),
+                        "joint": noisy(0.7, 2, 20),
+                    },
+                )
+            ],
+            "joint has the lowest mean, 30.1 % below base (too few collectives for an interval: 60 or more), but "
+            "cannot be told from wan (29.0 %).",
+            id="too few collectives for the next",
+        ),
+        pytest.param(
+            [
+                ([size(mb)], {"base": noisy(1, 1, 20), "wan": noisy(0.71, 3, 20), "joint": noisy(0.7, 2, 20)})
+                for mb in (1, 8)
+            ],
+            "joint has the lowest mean at all 2, 30.1 % below base (too few collectives for an interval: 60 or more), "
+            "but cannot be told from wan.",
+            id="too few collectives for the next, at several",
         ),
         pytest.param(
             [([], {"base": 1.0, "joint": 1 - 1e-5})],
@@ -155,6 +185,45 @@ CROSSING = [
             id="the best mode changes along a number",
         ),
         pytest.param(
+            [([age(n)], {"base": 1.0, "joint": 1 - gain}) for n, gain in enumerate((0.49, 0.4, 0.3, 0.25, 0.2, 0.14))],
+            "joint is fastest at all 6, 14.0 to 49.0 % below base (95 % intervals within 14.0 to 49.0 %); the gain of "
+            "joint falls from 49.0 % at stale 0 to 14.0 % at stale 5, and half of it is lost between stale 3 and "
+            "stale 4.",
+            id="the gain falls along a number",
+        ),
+        pytest.param(
+            [([size(mb)], {"base": 1.0, "joint": 1 - gain}) for mb, gain in ((64, 0.3), (8, 0.2), (1, 0.1))],
+            "joint is fastest at all 3, 10.0 to 30.0 % below base (95 % intervals within 10.0 to 30.0 %); the gain of "
+            "joint rises from 10.0 % at 1 MB to 30.0 % at 64 MB, and half of it is reached between 1 MB and 8 MB.",
+            id="the gain rises along a number",
+        ),
+        pytest.param(
+            [([size(mb)], {"base": 1.0, "joint": 1 - gain}) for mb, gain in ((1, 0.3), (8, 0.28), (64, 0.25))],
+            "joint is fastest at all 3, 25.0 to 30.0 % below base (95 % intervals within 25.0 to 30.0 %); the gain of "
+            "joint falls from 30.0 % at 1 MB to 25.0 % at 64 MB.",
+            id="less than half of the gain is lost",
+        ),
+        pytest.param(
+            [([size(mb)], {"base": 1.0, "joint": 1 - gain}) for mb, gain in ((1, 0.346), (8, 0.347), (64, 0.252))],
+            "joint is fastest at all 3, 25.2 to 34.7 % below base (95 % intervals within 25.2 to 34.7 %); the gain of "
+            "joint falls from 34.6 % at 1 MB to 25.2 % at 64 MB.",
+            id="a ripple is no trend",
+        ),
+        pytest.param(
+            [([size(mb)], {"base": 1.0, "joint": 1 - gain}) for mb, gain in ((1, 0.2), (8, 0.3), (64, 0.1))],
+            "joint is fastest at all 3, 10.0 to 30.0 % below base (95 % intervals within 10.0 to 30.0 %); the gain of "
+            "joint goes from 20.0 % at 1 MB to 10.0 % at 64 MB and is highest at 8 MB.",
+            id="the gain is highest in between",
+        ),
+        pytest.param(
+            [
+                ([algorithm(name)], {"base": 1.0, "joint": s})
+                for name, s in (("ring", 0.7), ("mesh", 0.8), ("tree", 0.9))
+            ],
+            "joint is fastest at all 3, 10.0 to 30.0 % below base (95 % intervals within 10.0 to 30.0 %).",
+            id="values without an order have no trend",
+        ),
+        pytest.param(
             [([gpus(n), size(mb)], {"base": 1.0, "joint": s}) for n in (8, 16) for mb, s in ((1, 0.7), (8, 1.2))],
             "joint is fastest at 2 of 4 (8 GPUs, 1 MB; 16 GPUs, 1 MB), 30.0 % below base (the same in every collective "
             "of each); base is fastest at 2 of 4 (8 GPUs, 8 MB; 16 GPUs, 8 MB), 16.7 % below joint, the next (the same "
@@ -169,8 +238,8 @@ CROSSING = [
         ),
         pytest.param(
             [([size(1)], {"base": noisy(1, 1), "joint": noisy(0.999, 2)}), ([size(8)], {"base": 1.0, "joint": 0.5})],
-            "base has the lowest mean at 1 MB, but cannot be told from joint, 0.1 % below joint, the next (95 % "
-            f"interval -0.7 to 0.9 %); joint is fastest at 8 MB, 50.0 % below base {ALIKE}.",
+            "base has the lowest mean at 1 MB, 0.1 % below joint, the next (95 % interval -0.7 to 0.9 %), but cannot "
+            f"be told from it; joint is fastest at 8 MB, 50.0 % below base {ALIKE}.",
             id="told apart at some only",
         ),
         pytest.param(

@@ -282,6 +282,15 @@ def test_claims_compare_only_collectives_that_all_modes_have():
     assert (found.order_holds, found.joint_holds) == (True, True)
     apart = claims(times | {"joint": Series(np.arange(2000, 2100), luck[:100])})
     assert (apart.order_holds, apart.joint_holds) == (None, None)
+    assert apart.order_text == "base, ccl, wan, joint (not tested: no collective is in all of them)"
+
+
+def test_an_order_says_where_there_is_no_interval():
+    """Two modes that differ in a single collective have none, unlike the others."""
+    luck = np.random.default_rng(3).uniform(0.9, 1.1, 400)
+    once = np.where(np.arange(400) == 7, 0.5, 1.0)
+    times = {"base": 2 * luck, "ccl": luck, "wan": luck * once}
+    assert claims({mode: Series(np.arange(400), each) for mode, each in times.items()}).order_text == "base > ccl ? wan"
 
 
 def measured(measured_s, predicted_s, drops=0, late=False, collective=0, again=np.nan, mode="base"):
