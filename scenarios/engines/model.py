@@ -148,6 +148,18 @@ def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
     return rows
 
 
+def undisturbed_s(config: Scenario, mode: str, start: int, stop: int) -> Floats:
+    """Return the times of collectives start .. stop-1 of a point without the scenario's faults, [K] s; NaN if the
+    mode fails."""
+    whole = replace(config, faults=(), run=replace(config.run, referees=()))
+    step, parts = Model()._step(whole), []
+    for first in range(start, stop, step):
+        count = min(first + step, stop) - first
+        rows = rows_of(Batch(0, whole, (mode,), first, first + count))[mode]
+        parts.append(np.full(count, np.nan) if isinstance(rows, FailedTask) else rows.completion_s)
+    return np.concatenate(parts)
+
+
 class _Cached(Derived):
     """A sampler that caches the conditions drawn last, because all modes of a batch use the same ones."""
 

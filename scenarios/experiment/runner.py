@@ -21,6 +21,7 @@ from scenarios.engines.base import Activity, Engine, EngineEvent, Failed, FaultO
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
 from scenarios.experiment.ecmp import ecmp_gains
+from scenarios.experiment.fault_results import faults_by_point
 from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
@@ -32,7 +33,6 @@ from scenarios.experiment.summary import (
     as_sentence,
     as_text,
     collectives_by_point,
-    faults_by_point,
     firsts_of,
     jobs_by_point,
     measured_of,

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.experiment.ecmp import HASH_SEEDS, EcmpGain, lines_of
+from scenarios.experiment.fault_results import FaultResult, heading, predicted_faults, with_errors
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario, plain_values
@@ -91,26 +92,6 @@ class JobResult:
         """Return the fields, including those of `training`."""
         values = asdict(self)
         return values | (values.pop("training") or {})
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaultResult:
-    """A fault of a measured point: what it was, in which collective, how it ended, after how long it was detected and
-    recovered from, and what it cost; s, None for never or not known."""
-
-    what: str
-    at_collective: int
-    outcome: str
-    detected_s: float | None
-    recovered_s: float | None
-    cost_s: float | None
-
-    @property
-    def words(self) -> str:
-        """The fault in words, such as "agent 1 killed in collective 2: recovered after 12.000 ms, cost 10.500 ms"."""
-        after = "" if self.recovered_s is None else f" after {_ms_of(self.recovered_s)} ms"
-        cost = "" if self.cost_s is None else f", cost {_ms_of(self.cost_s)} ms"
-        return f"{self.what} in collective {self.at_collective:,}: {self.outcome}{after}{cost}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,17 +171,6 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
         )
         results[Point(*point)] = (*of_point, result)
     return results
-
-
-def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[FaultResult, ...]]:
-    """Return the faults of each point, in the order in which they took effect; `records` have the columns of FAULTS."""
-    names, found = [each.name for each in fields(FaultResult)], dict[Point, tuple[FaultResult, ...]]()
-    for record in records:
-        point = Point(record["engine"], record["setting"], record["mode"])
-        values: dict[str, Any] = {name: record[name] for name in names}
-        values |= {name: None for name in names[3:] if values[name] is not None and math.isnan(values[name])}
-        found[point] = (*found.get(point, ()), FaultResult(**values))
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,7 +300,7 @@ def _result(
                 replace(job, training=_training(config, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
             ),
-            faults=faults[mode],
+            faults=_faults(engine, config, mode, stored[mode], faults[mode]),
             fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(config.collective.budget_s, times.completion_s),
@@ -343,6 +313,15 @@ def _result(
         for mode, times in series.items()
     )
     return ConfigResult(engine=engine, index=index, config=config, points=points, claims=claims(series), times=series)
+
+
+def _faults(
+    engine: str, config: Scenario, mode: str, rows: "pd.DataFrame", faults: Sequence[FaultResult]
+) -> tuple[FaultResult, ...]:
+    """Return a point's faults: measured with the errors of their costs, or predicted, as the model records none."""
+    if engine == "model":
+        return predicted_faults(config, mode, rows["completion_s"].to_numpy())
+    return with_errors(faults, config.faults, rows)
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
@@ -688,13 +667,12 @@ def _transfer_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
 
 
 def _fault_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield the outcome of every fault, if there are any."""
-    points = [(result, point) for result in results for point in result.points if point.faults]
+    """Yield the outcome of every fault, if there are any: predicted only for points that were not measured."""
+    struck = [(result, point) for result in results for point in result.points if point.faults]
+    measured = {(result.index, point.mode) for result, point in struck if result.engine != "model"}
+    points = [(r, point) for r, point in struck if r.engine != "model" or (r.index, point.mode) not in measured]
     if points:
-        yield from (
-            "",
-            "faults, how long it took to recover, and by how much the measured collectives that they hit were late",
-        )
+        yield from ("", heading(result.config for result, _ in points))
     for result, point in points:
         yield f"{result.engine}, {result.config.label}, {point.mode}:"
         yield from (f"  {fault.words}" for fault in point.faults)

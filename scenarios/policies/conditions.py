@@ -234,7 +234,12 @@ def conditions_of(
     fabric = build_fabric(config.fabric)
     drawn = sampler(fabric, config.conditions, seed=config.run.seed if seed is None else seed)
     if in_force is None and config.faults:
-        ranks, (src, dst) = rank_order_of(fabric, config.workload), config.workload.schedule.ends
-        in_force = partial(active, for_completed_attempts(config.faults, fabric, (ranks[list(src)], ranks[list(dst)])))
+        in_force = partial(active, faults_of_completed(config, fabric))
     timed = drawn if isinstance(drawn, Timed) else None
     return Conditions(fabric, delays_s(fabric, config.conditions), drawn, in_force, timed)
+
+
+def faults_of_completed(config: Scenario, fabric: Fabric) -> tuple[Fault, ...]:
+    """Return a configuration's faults with the durations that completed attempts see."""
+    ranks, (src, dst) = rank_order_of(fabric, config.workload), config.workload.schedule.ends
+    return for_completed_attempts(config.faults, fabric, (ranks[list(src)], ranks[list(dst)]))

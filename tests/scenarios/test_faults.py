@@ -342,7 +342,8 @@ def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path
             inside = [summary[f"fault.{number}.{name}"][point["mode"]] for number in range(6)]
             for shown in ([one[name] for one in point["faults"]], inside):
                 assert pd.Series(shown).fillna(-1).to_list() == pytest.approx(stored[name].fillna(-1).to_list())
-    recovered = f"recovered after {of_switch.recovered_s['base'] * 1e3:,.3f} ms, cost {lost_s * 1e3:,.3f} ms"
+    assert of_switch.recovered_s["base"] < 1e-6
+    recovered = f"recovered within 1 us, cost {lost_s * 1e3:.4g} ms"
     assert f"  switch s0b0 down in collective 2: {recovered}" in again.splitlines()
     # Nor does the critical path of the struck collective blame a link that was down.
     (configuration,) = configurations_of(found)

@@ -1,0 +1,121 @@
+"""What a fault cost, in words, and the costs that the model predicts for points that are not measured."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scenarios.engines.model import Model
+from scenarios.experiment import fault_results
+from scenarios.experiment.fault_results import FaultResult, heading, predicted_faults, with_errors
+from scenarios.spec.faults import Fault
+from scenarios.spec.load import scenario_of
+from tests.fakes.runs import ended
+
+DOWN = FaultResult(fault=0, what="link s0b0-s1b0 down", at_collective=1204, outcome="recovered")
+RUN = '[fabric]\nborder_routers = 3\n[collective]\ncount = 40\n[run]\nmodes = ["base", "joint"]\n'
+LINK = '[[fault]]\nat = "collective 4"\nwhat = "link s0b0-s1b0 down"\nfor = "3 collectives"\n'
+STAYS = '[[fault]]\nat = "collective 12"\nwhat = "agent 1 slow 10x"\n'
+LEAF = '[[fault]]\nat = "collective 20"\nwhat = "switch s0l0 down"\nfor = "2 collectives"\n'
+WITHIN = '[[fault]]\nat = "1 ms into collective 30"\nwhat = "link s0b0-s1b0 down"\nfor = "2 collectives"\n'
+
+
+def having(**values):
+    return FaultResult(**{**DOWN.__dict__, **values})
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (having(recovered_s=0.012, cost_s=0.0105), "recovered after 12 ms, cost 10.5 ms"),
+        (having(recovered_s=1e-6, cost_s=0.0983287), "recovered after 1 us, cost 98.33 ms"),
+        (having(recovered_s=0.0, cost_s=2.5), "recovered within 1 us, cost 2.5 s"),
+        (
+            having(recovered_s=1e-6, cost_s=-0.021117, error_s=1e-5),
+            "recovered after 1 us, cost -21.12 ms (negative: the other paths happened to be faster)",
+        ),
+        (having(recovered_s=1e-6, cost_s=-9e-6, error_s=1e-5), "recovered after 1 us, cost about 0"),
+        (having(recovered_s=1e-6, cost_s=11e-6, error_s=1e-5), "recovered after 1 us, cost 11 us"),
+        (having(outcome="masked"), "masked"),
+        (having(outcome="masked", cost_s=1e-12), "masked, cost about 0"),
+        (having(outcome="predicted", cost_s=0.02), "predicted cost 20 ms"),
+        (
+            having(outcome="predicted", cost_s=0.02, collectives=10_000),
+            "predicted cost 20 ms in the first 10,000 collectives that it hits",
+        ),
+        (
+            having(outcome="predicted"),
+            "no cost is predicted, as the model has no time of detection, losses or failed attempts",
+        ),
+    ],
+)
+def test_each_outcome_has_its_words(fault, said):
+    assert fault.words == f"link s0b0-s1b0 down in collective 1,204: {said}"
+
+
+def test_only_other_paths_explain_a_negative_cost():
+    assert having(what="agent 1 killed", cost_s=-0.01).words.endswith("recovered, cost -10 ms (negative)")
+
+
+def times_s(text, mode):
+    """Return the model's times of all collectives of a scenario in one mode."""
+    parts = [part for part in Model().run(scenario_of(text).configurations()) if part.mode == mode]
+    return np.concatenate([part.rows.completion_s for part in sorted(parts, key=lambda part: part.rows.start)])
+
+
+@pytest.mark.parametrize("mode", ["base", "joint"])
+def test_a_predicted_cost_is_the_difference_of_runs_with_and_without_the_fault(mode):
+    (config,) = scenario_of(RUN + LINK + STAYS).configurations()
+    struck, healthy = times_s(RUN + LINK + STAYS, mode), times_s(RUN, mode)
+    link, stays = predicted_faults(config, mode, struck)
+    assert link.cost_s == pytest.approx((struck - healthy)[4:7].sum(), abs=1e-12)
+    assert stays.cost_s == pytest.approx((struck - healthy)[12:].sum(), abs=1e-12) and stays.cost_s > 0.1
+    assert (link.fault, link.at_collective, stays.fault, stays.at_collective) == (0, 4, 1, 12)
+
+
+def test_a_long_fault_has_the_cost_of_its_first_collectives(monkeypatch):
+    monkeypatch.setattr(fault_results, "_MOST_COLLECTIVES", 5)
+    (config,) = scenario_of(RUN + LINK + STAYS).configurations()
+    struck, healthy = times_s(RUN + LINK + STAYS, "base"), times_s(RUN, "base")
+    link, stays = predicted_faults(config, "base", struck)
+    assert (link.collectives, stays.collectives) == (None, 5)
+    assert stays.cost_s == pytest.approx((struck - healthy)[12:17].sum(), abs=1e-12)
+
+
+def test_no_cost_is_predicted_where_the_model_has_a_part_of_the_fault_only():
+    """The attempts that a dead leaf makes fail, and what happens within a collective, are not in the model's times."""
+    (config,) = scenario_of(RUN + LINK + LEAF + WITHIN).configurations()
+    costs = [one.cost_s is None for one in predicted_faults(config, "base", times_s(RUN + LINK + LEAF, "base"))]
+    assert costs == [False, True, True]
+
+
+def test_a_cost_may_be_off_as_far_as_predictions_of_undisturbed_collectives_are():
+    """Collectives of 10 ms that are 1 % off: a fault that hits two of them is known to 0.2 ms."""
+    columns = {"collective": range(8), "predicted_s": 0.01, "completion_s": 0.0101, "undisturbed": True}
+    rows = pd.DataFrame(columns)
+    rows.loc[3, ["completion_s", "undisturbed"]] = [0.05, False]
+    results = [having(at_collective=3), having(at_collective=6, fault=1), having(at_collective=5, fault=-1)]
+    declared = (Fault(collective=3, kind="link down", lasts=2), Fault(collective=6, kind="switch down"))
+    assert [one.error_s for one in with_errors(results, declared, rows)] == pytest.approx([2e-4, 2e-4, 1e-4])
+
+
+@pytest.mark.parametrize(
+    ("conditions", "says"),
+    [
+        ("", "rates are drawn at random (seed 1), others have other costs"),
+        ('[conditions]\nwan_rate = "10 Gbit/s"\nintra_rate = "20 Gbit/s"\n', None),
+    ],
+)
+def test_the_heading_says_whether_costs_depend_on_chance(conditions, says):
+    text = heading(scenario_of(conditions + RUN).configurations())
+    assert says in text if says else "random" not in text
+
+
+def test_a_run_of_the_model_prints_what_faults_cost(tmp_path):
+    (tmp_path / "struck.toml").write_text(RUN + LINK + STAYS)
+    said, _ = ended("struck.toml", "--engine", "model", "--out", tmp_path / "out", cwd=tmp_path)
+    cost_s = (times_s(RUN + LINK + STAYS, "base") - times_s(RUN, "base"))[12:].sum()
+    lines = said.splitlines()
+    shown = next(line for line in lines if line.startswith("  agent 1 slow 10x in collective 12: predicted cost "))
+    assert float(shown.split()[-2]) == pytest.approx(cost_s, rel=1e-3) and shown.endswith(" s")
+    table = pd.read_csv(tmp_path / "out" / "summary.csv").set_index("mode")
+    assert table["fault.1.cost_s"]["base"] == pytest.approx(cost_s, rel=1e-9)
