@@ -35,6 +35,7 @@ from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.load import resolved
 from scenarios.spec.notes import notes_on
+from scenarios.spec.pieces import choices_begun
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.capture import CAPTURED, CAPTURES
 from scenarios.vm import CannotRunError, VMError
@@ -52,7 +53,7 @@ _MAX_SEARCHED, _DRAWS = 4, 2  # rings are compared with a bound in this many con
 def run(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
     try:
-        with heartbeat(lambda: "reading the scenario"):  # for which the model may choose pieces at many points
+        with heartbeat(_reading):
             request = parse_request(arguments)
         searches = _schedule_search_notes(request)
     except ScenarioError as error:
@@ -76,6 +77,12 @@ def run(arguments: Sequence[str]) -> int:
         print(plan_as_json(plans) if request.json else _plan(request.scenario, plans))
         return DONE
     return _run(request, _parts(request), arguments) if request.dask is None else _run_on_cluster(request, arguments)
+
+
+def _reading() -> str:
+    """Return what reading a scenario is doing: the model may choose pieces at many points."""
+    begun = choices_begun()
+    return f"choosing collective.pieces, number {begun:,}" if begun else "reading the scenario"
 
 
 def _tell(notes: Iterable[str]) -> None:

@@ -1,11 +1,16 @@
 """What a user should know of a scenario before it runs. This is the one place that commands and the API ask."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
+from analysis.statistics.contests import Value
 from scenarios.spec import file_notes, physical_limits
+from scenarios.spec.labels import setting_of
 from scenarios.spec.pieces import CANDIDATES
 from scenarios.spec.scenario import Scenario
 from topologies.errors import list_first
+
+_MOST_GROUPS, _MOST_RUNS = 3, 5  # that are named
 
 
 def notes_on(configs: Sequence[Scenario], *, emulates: bool) -> tuple[str, ...]:
@@ -21,14 +26,65 @@ def notes_on(configs: Sequence[Scenario], *, emulates: bool) -> tuple[str, ...]:
 def _chosen_pieces(configs: Sequence[Scenario]) -> list[str]:
     """Return a sentence if the timing model has chosen to split the blocks of some configurations."""
     chosen = [config for config in configs if config.collective.chooses]
-    numbers = sorted({config.collective.pieces or 1 for config in chosen})
-    if numbers in ([], [1]):
+    numbers = {config.collective.pieces or 1 for config in chosen}
+    if numbers <= {1}:
         return []
-    if len(numbers) == 1:
-        number = str(numbers[0])
-    else:
-        by_number = [[one.label for one in chosen if one.collective.pieces == number] for number in numbers]
-        words = [f"{number} at {list_first(labels, 2)}" for number, labels in zip(numbers, by_number, strict=True)]
-        number = "; ".join(words)
     among = f"the fastest of {CANDIDATES[0]} to {CANDIDATES[-1]} by the timing model at the links' mean rates"
-    return [f"collective.pieces: {number}, {among}; --set collective.pieces=N sets another number"]
+    words = _by_values([({v.key: v for v in setting_of(0, one).at}, one.collective.pieces or 1) for one in chosen])
+    return [f"collective.pieces: {words}, {among}; --set collective.pieces=N sets another number"]
+
+
+def _by_values(chosen: Sequence[tuple[Mapping[str, Value], int]]) -> str:
+    """Return numbers by the swept values that they depend on: "1 up to 4 MB buffer, 8 from 16 MB buffer on (ring)"."""
+    keys = [key for key in chosen[0][0] if _depends(chosen, key)]
+    if not keys:
+        return str(chosen[0][1])
+    counts = {key: len({values[key].words for values, _ in chosen}) for key in keys}
+    ordered = [key for key in keys if all(values[key].number is not None for values, _ in chosen)]
+    along = max(ordered, key=counts.__getitem__, default=keys[-1])
+    groups: dict[str, list[tuple[Value, int]]] = {}
+    for values, number in chosen:
+        name = ", ".join(values[key].words for key in keys if key != along)
+        groups.setdefault(name, []).append((values[along], number))
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, members in groups.items():
+        runs = _runs(members) if along in ordered else _unordered(members)
+        names.setdefault(tuple(runs), []).append(name)
+    parts = [
+        list_first(runs, _MOST_RUNS) + (f" ({list_first(those, _MOST_GROUPS, separator='; ')})" if all(those) else "")
+        for runs, those in names.items()
+    ]
+    return list_first(parts, _MOST_GROUPS, separator="; ")
+
+
+def _depends(chosen: Sequence[tuple[Mapping[str, Value], int]], key: str) -> bool:
+    """Return whether numbers differ where only the value of this key does."""
+    found: dict[tuple[str, ...], set[int]] = {}
+    for values, number in chosen:
+        others = tuple(value.words for name, value in values.items() if name != key)
+        found.setdefault(others, set()).add(number)
+    return any(len(numbers) > 1 for numbers in found.values())
+
+
+def _runs(members: Sequence[tuple[Value, int]]) -> list[str]:
+    """Return the numbers along a quantity: "1 up to 4 MB buffer", "8 from 16 MB buffer on"."""
+    known = {value.words: (value, number) for value, number in members}
+    line = sorted(known.values(), key=lambda one: one[0].number or 0.0)
+    runs = [[value.words for value, _ in run] for _, run in groupby(line, key=lambda one: one[1])]
+    numbers = [number for number, _ in groupby(number for _, number in line)]
+    if len(runs) == 1:
+        return [str(numbers[0])]
+    words = [f"at {run[0]}" if len(run) == 1 else f"from {run[0]} to {run[-1]}" for run in runs]
+    if len(runs[0]) > 1:
+        words[0] = f"up to {runs[0][-1]}"
+    if len(runs[-1]) > 1:
+        words[-1] = f"from {runs[-1][0]} on"
+    return [f"{number} {where}" for number, where in zip(numbers, words, strict=True)]
+
+
+def _unordered(members: Sequence[tuple[Value, int]]) -> list[str]:
+    """Return the numbers by values without an order: "1 at ring or direct"."""
+    values: dict[int, dict[str, None]] = {}
+    for value, number in members:
+        values.setdefault(number, {})[value.words] = None
+    return [f"{number} at {list_first([*those], 3, separator=' or ')}" for number, those in sorted(values.items())]

@@ -42,6 +42,11 @@ def chosen_pieces(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: Con
     return _chosen(alike, fabric_spec, conditions, scale)
 
 
+def choices_begun() -> int:
+    """Return how many choices this process has begun, which take most of the time of reading a large scenario."""
+    return _chosen.cache_info().misses
+
+
 @lru_cache(maxsize=2 * MAX_CONFIGURATIONS)  # a scenario is checked more than once
 def _chosen(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> int:
     try:

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from analysis.statistics.contests import Value
 from scenarios.engines.prediction import plan_of
+from scenarios.experiment import command
 from scenarios.spec.load import load_scenario, resolved, scenario_of
-from scenarios.spec.notes import notes_on
+from scenarios.spec.notes import _by_values, notes_on
 from tests.fakes.runs import answer, measured
 
 CONSTANT = (
@@ -88,3 +90,54 @@ def test_a_chosen_number_is_measured_as_predicted(tmp_path):
     (tmp_path / "sum.toml").write_text((CONSTANT + COLLECTIVE).format(**values))
     assert config("", **values).collective.pieces > 1
     measured(tmp_path / "out", "sum.toml", "--engine", "emulation", "--no-report", p99=0.005)
+
+
+SWEPT = """
+[conditions]
+wan_delay = "5 ms"
+[collective]
+kind = "allreduce"
+[sweep]
+'collective.algorithm' = ["ring", "hierarchical"]
+'collective.size' = ["1 MB", "2 MB", "4 MB", "16 MB", "64 MB", "256 MB"]
+'control.counted' = [false, true]
+"""
+
+
+def test_the_note_names_only_the_swept_values_that_the_number_depends_on():
+    """24 configurations: each size of each algorithm stands with its number, and no label."""
+    configs = scenario_of(SWEPT).configurations()
+    (note,) = (one for one in notes_on(configs, emulates=False) if one.startswith("collective.pieces: "))
+    for algorithm in ("ring", "hierarchical"):
+        part = next(part for part in note.split("; ") if f"({algorithm})" in part)
+        of = {
+            one.collective.size_bytes: one.collective.pieces for one in configs if one.collective.algorithm == algorithm
+        }
+        assert f"{of[4_000_000]} at 4 MB buffer" in part and len(set(of.values())) > 2
+    assert "GPUs" not in note and "counted" not in note and len(note) < 500
+
+
+def value(words, number=None):
+    return {"collective.size": Value("collective.size", words, number)}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ([(value("1 MB", 1), 4), (value("2 MB", 2), 4)], "4"),
+        ([(value("4 MB", 4), 8), (value("1 MB", 1), 1), (value("2 MB", 2), 1)], "1 up to 2 MB, 8 at 4 MB"),
+        ([(value(f"{mb} MB", mb), 1 if mb < 2 else 8) for mb in (1, 2, 4)], "1 at 1 MB, 8 from 2 MB on"),
+        (
+            [(value(f"{mb} MB", mb), 2 if 1 < mb < 5 else 8) for mb in range(1, 7)],
+            "8 at 1 MB, 2 from 2 MB to 4 MB, 8 from 5 MB on",
+        ),
+        ([(value("ring"), 1), (value("tree"), 4), (value("direct"), 1)], "1 at ring or direct, 4 at tree"),
+    ],
+)
+def test_numbers_that_follow_a_quantity_are_told_in_its_order(chosen, said):
+    assert _by_values(chosen) == said
+
+
+def test_a_slow_start_says_that_pieces_are_chosen():
+    scenario_of('[collective]\nkind = "broadcast"\nsize = "3 MB"\n').configurations()
+    assert command._reading().startswith("choosing collective.pieces, number ")
