@@ -19,10 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.api import run, scenario
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import scenario_of
 from tests.conftest import PROJECT
 from topologies.conditions.convert.__main__ import main
 from topologies.conditions.convert.tables import time_of_name
 from topologies.conditions.trace import read_trace
+from topologies.errors import ConditionsError
 
 SITES = ["--site", "Zürich=s0", "--site", "Genève=s1"]
 LINKS = ["s0b0>s1b0", "s1b0>s0b0"]
@@ -31,6 +34,7 @@ TRACE = "time,link,rate\n" + "".join(
     (THERE if there else BACK).format(time, rate)
     for time, there, rate in [(0, 1, "4.3 Gbit/s"), (0, 0, "3.9 Gbit/s"), (10, 1, "4.1 Gbit/s"), (10, 0, "0 bit/s")]
 )
+NEEDED = "the scenario needs a WAN with these links and no others:"
 DOWN = "1 rate of 0: the link is down then"
 LONG = "0,Zürich,Genève,4300\n0,Genève,Zürich,3900\n10,Zürich,Genève,4100\n10,Genève,Zürich,0\n"
 IPERF = {
@@ -201,7 +205,10 @@ def test_every_form_gives_the_trace_that_was_measured_and_what_was_assumed_is_to
     assert converted(Path(), files, *SITES, *options) == 0
     out, err = capsys.readouterr()
     assert out == trace
-    assert err.splitlines() == [f"convert: {note}" for note in told]
+    keys = [f"convert: {NEEDED}", "[fabric]", "border_routers = 1"] * (
+        all(link in trace for link in LINKS) and "R1" not in trace
+    )
+    assert err.splitlines() == [*(f"convert: {note}" for note in told), *keys]
 
 
 @pytest.mark.parametrize(
@@ -353,6 +360,63 @@ def test_a_trace_has_the_rates_that_were_written(
         wanted = sorted((ms - first, rate) for ms, of, rate in rates if of == link)
         wanted = wanted if wanted[0][0] == 0 else [(0, wanted[0][1]), *wanted]
         assert [(at // 10**6, int(rate)) for at, rate in zip(times_ns.tolist(), bps, strict=True)] == wanted
+
+
+FOUR = [("A", "B"), ("B", "A"), ("A", "C"), ("C", "A")]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "options", "tables"),
+    [
+        (FOUR[:2], [], "[fabric]\nborder_routers = 1"),
+        (
+            FOUR,
+            [],
+            "[fabric]\ngpus = [4, 4, 4]\nborder_routers = 1\n[fabric.wan]\n"
+            'links = [["s0b0", "s1b0"], ["s0b0", "s2b0"]]',
+        ),
+        (
+            [("s0b0", "R9"), ("R9", "s0b0"), ("s1b0", "R9"), ("R9", "s1b0")],
+            [],
+            '[fabric]\nborder_routers = 1\n[fabric.wan]\nrouters = ["R9"]\nlinks = [["R9", "s0b0"], ["R9", "s1b0"]]',
+        ),
+        (
+            [(a, b) for one in ("s0b0", "s0b1") for other in ("s1b0", "s1b1") for a, b in ((one, other), (other, one))],
+            [],
+            "",
+        ),
+        (FOUR[:1], [], ""),
+        ([("s0b1", "s1b0"), ("s1b0", "s0b1")], [], ""),
+    ],
+)
+def test_the_tables_that_are_told_make_the_trace_the_conditions_of_a_scenario(
+    pairs: list[tuple[str, str]], options: list[str], tables: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is told of a trace that no WAN fits: a link lacks its other direction, or a border router all links."""
+    rows = "".join(f"{time},{a},{b},40\n" for time in (0, 9) for a, b in pairs)
+    sites = ["--site", "A=s0", "--site", "B=s1", "--site", "C=s2"]
+    text = f"time,source,destination,gbps\n{rows}"
+    assert converted(tmp_path, {"a.csv": text}, *sites, "--out", str(tmp_path / "trace.csv")) == 0
+    told = capsys.readouterr().err
+    assert (f"convert: {NEEDED}\n{tables}\n" in told) if tables else (NEEDED not in told)
+    of_trace = f'[conditions]\nsampler = "trace"\ntrace = "{tmp_path}/trace.csv"\n'
+    collective = '[collective]\nkind = "broadcast"\nalgorithm = "direct"\ncount = 5\n'
+    if tables or len(pairs) == 8:
+        assert scenario_of(f"{of_trace}{collective}{tables}\n").configurations()
+    if tables:
+        with pytest.raises(ScenarioError, match="no rate at time 0|has no link"):
+            scenario_of(f"{of_trace}{collective}")
+
+
+def test_a_trace_with_fewer_links_is_refused_with_the_keys_that_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(
+        "time,link,rate\n0,s0b0>s1b0,40 Gbit/s\n0,s1b0>s0b0,40 Gbit/s\n9,s1b0>s0b0,1e9\n"
+    )
+    names = [
+        f"{a}>{b}" for one in ("s0b0", "s0b1") for other in ("s1b0", "s1b1") for a, b in ((one, other), (other, one))
+    ]
+    with pytest.raises(ConditionsError, match=r"WAN links of the trace alone: \[fabric\] border_routers = 1$"):
+        read_trace(tmp_path / "trace.csv", names)
 
 
 def test_a_converted_trace_and_the_sample_are_conditions_of_a_scenario(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ all, and if not, another sampler draws their rates. A link with the rate 0 is do
 
 import csv
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from topologies.conditions.clock import Clock
 from topologies.conditions.synthetic import Uniform
+from topologies.conditions.wan_keys import in_a_sentence, wan_keys
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
 from topologies.fabric.link_names import directions
 from topologies.text_files import TextFileError, opened_text
@@ -214,7 +215,7 @@ def _read(
         rest = "those within sites may be left out, all together" if within_sites else "none may be left out"
         at = f"time {rows.first_time}" if rows.first_time else "time 0"
         text = f"no rate at {at} for {list_first(unset, 3)}; every link of the fabric needs one ({rest})"
-        mistakes.append(f"{path}: {text}")
+        mistakes.append(f"{path}: {text}{_remedy(rows.rates_bps, unset, within_sites)}")
     if mistakes:
         raise ConditionsError(Mistake(_KEY, text) for text in mistakes)
     return _File(
@@ -223,6 +224,14 @@ def _read(
         end_ns=rows.now_ns,
         notes=tuple(rows.notes()),
     )
+
+
+def _remedy(rates_bps: Mapping[str, Mapping[int, int]], unset: Collection[str], within_sites: Collection[str]) -> str:
+    """Return how the fabric gets the WAN that the trace has, if the trace lacks links but has the others whole."""
+    if not set(unset).isdisjoint(within_sites) or any(rates_bps[name] for name in unset):
+        return ""
+    keys = wan_keys(name for name, taken in rates_bps.items() if taken and name not in within_sites)
+    return f", or the fabric has the WAN links of the trace alone: {in_a_sentence(keys)}" if keys else ""
 
 
 class _Rows:

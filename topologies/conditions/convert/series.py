@@ -10,6 +10,7 @@ from topologies.conditions.clock import MAX_TIME_NS, Clock
 from topologies.conditions.convert.links import links_of
 from topologies.conditions.convert.readings import ConvertError, Reading, counted, has_unit, inferred_unit, quantity
 from topologies.conditions.link_overrides import MAX_ENTRIES
+from topologies.conditions.wan_keys import in_toml, wan_keys
 from topologies.errors import format_value, list_first
 from topologies.units import format_delay, format_rate
 
@@ -119,6 +120,8 @@ class Series:
         down = sum(not one.amount for values in self._values.values() for one in values)
         if down:
             self.notes.append(f"{counted(down, 'rate')} of 0: the link is down then")
+        if keys := wan_keys(self._values):
+            self.notes.append(f"the scenario needs a WAN with these links and no others:\n{in_toml(keys)}")
         return "time,link,rate\n" + "".join(f"{_seconds(at)},{link},{rate}\n" for at, link, rate in sorted(rows))
 
     @staticmethod
