@@ -115,11 +115,11 @@ class PointResult:
 
     The gain is None if they share no collectives, and `over` is None for the baseline itself.
 
-    `bound_s` is the mean of its collectives' lower bounds, `reconfigure_s` the mean time of a change of routes, and
-    `fifo` the effect of fifo queues on collectives without faults; each is None if there is no such value. `jobs` are
-    the jobs of its rounds, and `faults` the faults that were injected. `training` describes the iterations if the
-    collective is training, and `budget` compares the times with the budget if there is one. `referees_s` are the means
-    of the references in `run.referees`, by column.
+    `bound_s` is the mean of its collectives' lower bounds, `reconfigure_s` the mean time of its changes of routes, of
+    which there were `reconfigurations`, and `fifo` the effect of fifo queues on collectives without faults; each is
+    None if there is no such value. `jobs` are the jobs of its rounds, and `faults` the faults that were injected.
+    `training` describes the iterations if the collective is training, and `budget` compares the times with the budget
+    if there is one. `referees_s` are the means of the references in `run.referees`, by column.
     """
 
     mode: str
@@ -128,6 +128,7 @@ class PointResult:
     over: str | None = None
     bound_s: float | None = None
     reconfigure_s: float | None = None
+    reconfigurations: int = 0
     jobs: tuple[JobResult, ...] = ()
     faults: tuple[FaultResult, ...] = ()
     fifo: Fifo | None = None
@@ -296,6 +297,7 @@ def _result(
             point_result(mode, times, None),
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
+            reconfigurations=int(np.isfinite(stored[mode]["reconfigure_s"].to_numpy()).sum()),
             jobs=tuple(
                 replace(job, training=_training(config, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
@@ -461,7 +463,7 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     which = _identity(result.engine, result.config, point.mode)
     bound = {"mean_bound_s": point.bound_s} | {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
     if point.reconfigure_s is not None:
-        bound["mean_reconfigure_s"] = point.reconfigure_s
+        bound |= {"mean_reconfigure_s": point.reconfigure_s, "reconfigurations": point.reconfigurations}
     if point.budget is not None:
         bound |= asdict(point.budget)
     return (
@@ -733,6 +735,15 @@ def _fifo_cell(cell: Callable[[Fifo], str]) -> "_Cell":
     return lambda _, point: "" if point.fifo is None else cell(point.fifo)
 
 
+def _reconfiguration(point: PointResult) -> str:
+    """Return the mean time of a point's reconfigurations and how many they were: a mode that keeps its rings and paths
+    has one, the opening of its connections, which takes the longest."""
+    if point.reconfigure_s is None:
+        return ""
+    count = point.reconfigurations
+    return f"{_ms_of(point.reconfigure_s)}, {'once' if count == 1 else f'{count:,} times'}"
+
+
 _Cell = Callable[[ConfigResult, PointResult], str]
 _COLUMNS: Sequence[tuple[str, _Cell]] = (
     ("engine", lambda result, _: result.engine),
@@ -753,7 +764,7 @@ _OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
         (heading, lambda _, point, name=name: _ms_of(point.referees_s.get(name)))
         for name, heading in ((one.name, one.heading) for one in REFEREES)
     ),
-    ("reconfiguration (ms)", lambda _, point: _ms_of(point.reconfigure_s)),
+    ("reconfiguration (ms), how often", lambda _, point: _reconfiguration(point)),
     ("drops", _fifo_cell(lambda fifo: f"{fifo.drops:,}")),
     ("retransmitted (MB)", _fifo_cell(lambda fifo: f"{fifo.retransmitted_bytes / 1e6:,.1f}")),
     ("transfers, measured/predicted", _fifo_cell(lambda fifo: fifo.transfers_took)),

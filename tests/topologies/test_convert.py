@@ -404,7 +404,7 @@ def test_the_tables_that_are_told_make_the_trace_the_conditions_of_a_scenario(
     if tables or len(pairs) == 8:
         assert scenario_of(f"{of_trace}{collective}{tables}\n").configurations()
     if tables:
-        with pytest.raises(ScenarioError, match="no rate at time 0|has no link"):
+        with pytest.raises(ScenarioError, match=r"no rate at time 0|has no link"):
             scenario_of(f"{of_trace}{collective}")
 
 
