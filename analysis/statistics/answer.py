@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from analysis.statistics.contests import MODE, Contest, Place, Setting, contests_of
+from analysis.statistics.contests import MODE, Contest, Place, Setting, contests_of, named_by_routing
 from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, Interval, Series, gain, shared, summarise
 from topologies.errors import list_all, list_first
 
@@ -77,7 +77,9 @@ def answer(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
     If both engines ran a contest, the measured times count, unless the model has more collectives. Points without times
     are left out.
     """
-    contests = [one for one in (_with_times(each, times) for each in contests_of(settings)) if one is not None]
+    contests = [
+        one for one in (_with_times(each, times) for each in named_by_routing(contests_of(settings))) if one is not None
+    ]
     if not contests:
         return _alone(settings, times)
     outcome = _outcomes([verdict_of(one.contest, one.times) for one in contests])

@@ -6,12 +6,15 @@ rates), or all of them if there are only others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 MODE = "mode"
 """The name of the modes among what can be a baseline, beside keys of the scenario."""
 
+_FIXED = "base"  # the mode that chooses no paths
+_ROUTINGS = {"ecmp": "ECMP", "spray": "spraying", "te": "TE"}
+"""The routings, as labels name them, that spread flows which no mode has routed; in a sentence."""
 _CHOICES = (
     *(f"collective.{name}" for name in ("algorithm", "channels", "pieces", "schedule", "reembed_every", "ring")),
     *("fabric.routing", "fabric.rails", "fabric.paths", "fabric.buffer", "class", "policy"),
@@ -98,6 +101,30 @@ def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
     for one in settings:
         groups.setdefault(tuple(value.words for value in one.at if value.key in varied - chosen), []).append(one)
     return tuple(_of_values(group, chosen, is_choice=True, others=varied - chosen) for group in groups.values())
+
+
+def named_by_routing(contests: Sequence[Contest]) -> tuple[Contest, ...]:
+    """Return contests in which base tells how its flows are routed, "base (ECMP)", if not over fixed paths and alike in
+    all of them."""
+    routings = {_routing_of(one) for one in contests}
+    (routing,) = routings if len(routings) == 1 else ("",)
+    if not routing:
+        return tuple(contests)
+    name = f"{_FIXED} ({_ROUTINGS[routing]})"
+    return tuple(
+        replace(
+            one,
+            places={name if mode == _FIXED else mode: place for mode, place in one.places.items()},
+            baseline=name if one.baseline == _FIXED else one.baseline,
+        )
+        for one in contests
+    )
+
+
+def _routing_of(contest: Contest) -> str:
+    """Return the routing of a contest of modes, "" for fixed paths."""
+    words = contest.label.split(", ") if contest.key == MODE else []
+    return next((routing for routing in _ROUTINGS if {routing, f"routing {routing}"} & {*words}), "")
 
 
 def baselines_of(settings: Sequence[Setting]) -> dict[Place, tuple[str, Place]]:

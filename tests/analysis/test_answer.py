@@ -304,6 +304,32 @@ def test_the_gain_is_over_the_chosen_baseline(cases, baseline, part):
     assert {place for _, place in baselines_of(settings).values()} == {chosen}
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (
+            ["8 GPUs, ecmp"],
+            "base (ECMP) and joint compared over 400 AllGathers each (timing model), 8 GPUs, ecmp: joint is "
+            "fastest, 30.0 % below base (ECMP) ",
+        ),
+        (["8 GPUs, 1 MB, spray", "8 GPUs, 8 MB, spray"], "joint is fastest at all 2, 30.0 % below base (spraying) "),
+        (["8 GPUs, routing single", "8 GPUs, routing ecmp"], "base and joint compared"),
+        (["8 GPUs, command ecmp --fast"], "base and joint compared"),
+    ],
+)
+def test_base_tells_how_its_flows_are_routed_unless_over_fixed_paths(labels, said):
+    settings = [
+        Setting(index=index, label=label, kind="allgather", at=(), modes=("base", "joint"), baseline={})
+        for index, label in enumerate(labels)
+    ]
+    times = {
+        ("model", Place(index, mode)): Series(np.arange(400), share * noisy(1.0, 7))
+        for index in range(len(labels))
+        for mode, share in (("base", 1.0), ("joint", 0.7))
+    }
+    assert said in answer(settings, times)
+
+
 @pytest.mark.parametrize(("modelled", "engine"), [(20, "measured"), (21, "timing model")])
 def test_measured_times_count_unless_the_model_has_more_collectives(modelled, engine):
     settings = settings_of([([], JOINT)], {})
