@@ -42,6 +42,7 @@ _TABLES = ("job", "class", "conditions.links", "fault")
 """The keys whose values are tables, too long to be written out."""
 _IN_TRAINING = tuple(f"training.{name}" for name in ("pipeline", "stages", "micro_batches", "replicas"))
 _MOST = 3  # entries of a table that are named
+_MOST_RATES = 4  # of a WAN's links
 
 
 class Configuration(Protocol):
@@ -245,7 +246,14 @@ def _wan_words(config: Configuration) -> str:
 
 
 def _wan_name(wan: WanSpec) -> str:
-    return wan.name or wan.preset or f"own WAN ({_number_of('fabric.wan', wan)})"
+    return wan.name or wan.preset or f"own WAN{_rates_words(wan)} ({_number_of('fabric.wan', wan)})"
+
+
+def _rates_words(wan: WanSpec) -> str:
+    """Return the capacities of a few links, if all have one: " 40/40/10 Gbit/s"."""
+    if not all(wan.rates_bps) or wan.back_rates_bps or not 0 < len(wan.rates_bps) <= _MOST_RATES:
+        return ""
+    return f" {'/'.join(f'{rate / 1e9:g}' for rate in wan.rates_bps)} Gbit/s"
 
 
 def _number_of(key: str, value: Any) -> str:

@@ -60,6 +60,19 @@ def test_values_that_differ_have_labels_that_differ(one, other):
     assert label(**shared | one) != label(**shared | other)
 
 
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        (["40 Gbit/s", "40 Gbit/s", "500 Mbit/s"], "own WAN 40/40/0.5 Gbit/s (#"),
+        (["40 Gbit/s", None, "10 Gbit/s"], "own WAN (#"),
+        (["40 Gbit/s"] * 5, "own WAN (#"),
+    ],
+)
+def test_a_wan_of_a_few_links_with_rates_is_named_by_them(rates, words):
+    links = [["s0b0", "s1b0", *([{"rate": rate}] if rate else [])] for rate in rates]
+    assert words in label(**{"fabric.border_routers": 1, "fabric.wan": {"links": links}})
+
+
 def test_two_traces_of_one_name_have_labels_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     links = build_fabric(FabricSpec(gpus_per_site=(4, 4))).links
