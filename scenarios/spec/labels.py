@@ -190,7 +190,7 @@ def key_words(key: str, value: Any) -> str:
 
 
 def _number(key: str, value: Any) -> float | None:
-    """Return the coordinate of a value: a number that is no name, the GPUs of all sites, the middle of a range of rates,
+    """Return the coordinate of a value: a number that is no name, the GPUs of all sites, the mean of a range of rates,
     or the age of knowledge."""
     if isinstance(value, Knowledge):
         return value.age
