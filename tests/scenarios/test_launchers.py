@@ -2,16 +2,23 @@
 
 import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import PROJECT
 from tests.fakes.runs import ended
 
 PYTHON = shlex.quote(sys.executable)
 WAN = ("--wan-delay", "10 ms", "--set", 'conditions.wan_rate="1 Gbit/s"', "--set", 'conditions.intra_rate="10 Gbit/s"')
+
+MPI_WAN = (
+    *("--wan-delay", "1 ms", "--set", 'conditions.wan_rate="10 Gbit/s"'),
+    *("--set", 'conditions.intra_rate="100 Gbit/s"'),
+)
 
 
 def run(folder: Path, *commands: str, status: int = 0) -> Any:
@@ -104,3 +111,22 @@ def test_hosts_reach_each_other_over_ipv6_at_the_rates_of_ipv4(tmp_path: Path) -
     assert peers[0].startswith("::ffff:10.") and peers[1].startswith("fd4c:4f4e:")
     (link,) = [one for one in found["links"] if one["link"] == "s0b0>s1b0"]
     assert link["bytes"] == pytest.approx(3 * 10_000_000 * 9014 / 8948, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.programs
+def test_open_mpi_starts_over_ssh_and_its_times_repeat(tmp_path: Path) -> None:
+    source = PROJECT / "tests" / "guest" / "mpi.c"
+    subprocess.run(["mpicc.openmpi", "-O2", "-o", tmp_path / "mine", source], check=True)
+    lines = []
+    for out in ("first", "second"):
+        options = ("--gpus", "4", "--modes", "base", "--json", "--out", out, *MPI_WAN)
+        ended(*options, "--exec", "g0: mpirun.openmpi -n 4 ./mine 4194304 3", "--exec", "others: sshd", cwd=tmp_path)
+        lines.append((tmp_path / out / "output" / "0.stdout").read_text().splitlines())
+    assert lines[0] == lines[1]
+    pings = [float(line.split()[1]) for line in lines[0] if line.startswith("ping-pong")]
+    assert pings == pytest.approx([2e-3] * 3, rel=5e-3)
+    sums = [line.split() for line in lines[0] if line.startswith("allreduce")]
+    assert [float(one[2]) for one in sums] == [0 + 1 + 2 + 3] * 3
+    # A ring of 4: in 6 steps each rank passes a quarter on, and no step is faster than the slowest link.
+    assert all(float(one[1]) > 6 * 8 * 4194304 / 4 / 10e9 for one in sums)
