@@ -158,7 +158,7 @@ def parser() -> argparse.ArgumentParser:
     add("--cli", action="store_true", help="open a Mininet prompt on the scenario's network")
     add(
         "--exec",
-        metavar="[GPU,...:] COMMAND",
+        metavar="COMMAND",
         action="append",
         help="run your own program on every GPU's host instead of collectives; repeatable with GPUs, such as "
         '"g0: iperf3 -s" and "g4: iperf3 -c g0"',

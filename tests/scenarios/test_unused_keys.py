@@ -119,9 +119,9 @@ TOLD = [
     (
         "[program]\nmemory='3 GB'",
         "program.memory",
-        "there is no program.command (or --exec), and no prompt (--cli)",
+        "there is no program.command, [[program]] or --exec, and no prompt (--cli)",
     ),
-    ("[program]\nranks=[1]", "program.ranks", "there is no program.command (or --exec)"),
+    ("[program]\nranks=[1]", "program.ranks", "there is no program.command, [[program]] or --exec"),
     (f"{A}{B}[[job]]\nclass='a'", "class[2]", "no [[job]] has the class b"),
     (A, "class[1]", "no [[job]] has the class a"),
     (f"{POLICY}reembed='every 2'\nhorizon=3", "policy[1].horizon", 'neither reroute nor reembed is "gain"'),
