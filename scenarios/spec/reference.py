@@ -3,7 +3,7 @@
 import sys
 
 from scenarios.policies import policy
-from scenarios.spec import classes, exclusions, faults, jobs
+from scenarios.spec import classes, exclusions, faults, jobs, roles
 from scenarios.spec.keys import CHOSEN, KEYS, MAX_AXIS_VALUES, MAX_CONFIGURATIONS, SWEPT, Key
 from scenarios.spec.scenario import DEFAULTS
 from topologies.conditions.sampler import SAMPLERS
@@ -14,9 +14,9 @@ def reference() -> str:
     """Return tables of all keys: meaning, unit, allowed values and default; then those of [[job]] to [[fault]]; then
     what excludes each other."""
     rows = [_row(key) for key in KEYS.values()]
-    of_faults, of_classes, of_policies = (
+    of_roles, of_faults, of_classes, of_policies = (
         [f"| `{name}` | {kind.allowed} |" for name, kind in kinds.items()]
-        for kinds in (faults.KEYS, classes.KINDS, policy.KINDS)
+        for kinds in (roles.KEYS, faults.KEYS, classes.KINDS, policy.KINDS)
     )
     of_jobs = [f"| `{name}` | {key.kind.allowed} |" for name, key in jobs.KEYS.items()]
     fixed = ", ".join(f"`{key}`" for key in KEYS if key not in SWEPT)
@@ -28,6 +28,13 @@ def reference() -> str:
             "",
             f"`[sweep]` takes every key but {fixed}: a list of up to {MAX_AXIS_VALUES} values, as in "
             f'`"collective.chunk" = ["8 MB", "64 MB"]`; all axes span up to {MAX_CONFIGURATIONS:,} configurations.',
+            "",
+            "A `[[program]]` has these keys, of which all but `command` may be left out "
+            "([several commands](program.md#several-commands)), and keys of `[program]` for all of them:",
+            "",
+            "| key | allowed |",
+            "| --- | --- |",
+            *of_roles,
             "",
             "A `[[job]]` has these keys; [background](jobs.md#several-jobs-at-once) and [transfers](jobs.md#transfers) "
             "need some:",
@@ -69,7 +76,7 @@ def reference() -> str:
 def _row(key: Key) -> str:
     only = "" if key.samplers == SAMPLERS else f" Only with {list_all([f'`{name}`' for name in key.samplers])}."
     value = DEFAULTS.value(key.name)
-    tables = dict.fromkeys(("fault", "job", "class", "policy", "conditions.links"), "none")
+    tables = dict.fromkeys(("program.role", "fault", "job", "class", "policy", "conditions.links"), "none")
     words = {"name": "the file's name", "collective.pieces": f'`"{CHOSEN}"`'}
     written = (words | tables).get(key.name, "none" if value is None else "")
     default = written or f"`{_toml(key.kind.write(value))}`"
