@@ -19,6 +19,7 @@ from topologies import units
 
 MAX_HOSTS = 200
 _QUEUE_PACKETS = 1_000_000  # netem drops what exceeds its limit, which must not come from the emulation
+_TOLD = 10  # hosts between two lines of progress, as the clock stands still meanwhile
 _CONF = Path("/proc/sys/net/ipv6/conf")
 _QUIET = {"accept_dad": "0", "router_solicitations": "0", "accept_ra": "0", "disable_ipv6": "0"}
 
@@ -65,12 +66,22 @@ def _ip_lines(count: int) -> Iterator[str]:
         yield f"link set port{number} master switch up gso_max_segs 1"
 
 
-def _host_lines(number: int) -> Iterator[str]:
-    """Yield the lines for `ip -batch` within a host that set its addresses."""
+def _mac(number: int) -> str:
+    return f"02:00:00:00:{number >> 8:02x}:{number & 0xFF:02x}"
+
+
+def _host_lines(number: int, count: int) -> Iterator[str]:
+    """Yield the lines for `ip -batch` within a host that set its addresses and, as first packets would otherwise wait
+    for an answer of ARP, those of the others."""
     yield "link set lo up"
+    yield f"link set eth0 address {_mac(number)}"
     yield "link set eth0 up gso_max_segs 1"  # a large segment would pass the link as one packet
     yield f"address add 10.0.0.{number + 1}/24 dev eth0"
     yield f"address add fd00::{number + 1:x}/64 dev eth0 nodad"
+    for other in range(count):
+        if other != number:
+            for address in (f"10.0.0.{other + 1}", f"fd00::{other + 1:x}"):
+                yield f"neighbour add {address} lladdr {_mac(other)} dev eth0 nud permanent"
 
 
 def _qdisc(device: str, link: HostLink, *, delayed: bool) -> str:
@@ -92,8 +103,10 @@ def set_up(count: int, link: HostLink) -> None:
         _batch("tc", [_qdisc(f"port{number}", link, delayed=False) for number in range(count)])
     files = [f"echo {value} > {_CONF}/{name}/{key}" for name in ("lo", "eth0") for key, value in _QUIET.items()]
     for number in range(count):
+        if number and number % _TOLD == 0:
+            print(f"longhaul: {number} of {count} hosts are made", file=sys.stderr, flush=True)
         subprocess.run(["ip", "netns", "exec", f"h{number}", "sh", "-c", " && ".join(files)], check=True)
-        _batch("ip", _host_lines(number), f"h{number}")
+        _batch("ip", _host_lines(number, count), f"h{number}")
         if link != HostLink():
             _batch("tc", [_qdisc("eth0", link, delayed=True)], f"h{number}")
     names = [f"10.0.0.{number + 1} h{number}" for number in range(count)]

@@ -1,5 +1,7 @@
 """Hosts in the VM for other people's programs: `python -m scenarios.vm --hosts N --link LINK`."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 from scenarios.vm.hosts import HostLink, LinkError, parse_link
 from scenarios.vm.pytest_plugin import run_on_hosts
+from tests.conftest import PROJECT
 
 TALK = """
 import socket, subprocess, sys, time
@@ -87,6 +90,84 @@ def test_two_hours_of_keepalive_pass_in_seconds(tmp_path: Path) -> None:
     kind, seconds = found.stdout.split()
     # 7,200 s without data, then nine probes 75 s apart (tcp(7)); far timers of the kernel are late by up to an eighth.
     assert kind == "TimeoutError" and 7200 + 9 * 75 <= float(seconds) <= 1.125 * (7200 + 9 * 75)
+
+
+USED = """
+def test_two_hosts_are_so_far_apart(virtual_hosts):
+    ended = virtual_hosts("ping", "-c", "1", "h1", link="1 Gbit/s, 20 ms")
+    assert ended.returncode == 0 and "time=40" in ended.stdout, ended
+"""
+
+
+def test_the_fixture_of_the_pytest_plugin_runs_a_command_on_hosts(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["scenarios.vm.pytest_plugin"]\n')
+    (tmp_path / "test_mine.py").write_text(USED)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    found = subprocess.run(
+        command,
+        cwd=PROJECT,
+        env=environment | {"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in found.stdout, found.stdout
+
+
+FIREWALL = """
+set -e
+ip netns exec h1 nft add table ip mine
+ip netns exec h1 nft add chain ip mine before '{ type nat hook prerouting priority -100 ; }'
+ip netns exec h1 nft add rule ip mine before tcp dport 7000 dnat to 10.0.0.2:7001
+ip netns exec h1 nft add chain ip mine within '{ type filter hook input priority 0 ; }'
+ip netns exec h1 nft add rule ip mine within tcp dport 7002 ct state new reject with tcp reset
+ip netns exec h1 python3 -c "
+import socket
+server = socket.create_server(('', 7001))
+server.accept()[0].sendall(b'translated')" & server=$!
+sleep 0.1
+python3 - << 'END'
+import errno, socket
+print(socket.create_connection(("h1", 7000)).recv(100).decode())
+try:
+    socket.create_connection(("h1", 7002))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+END
+ip link add link eth0 name eth0.7 type vlan id 7 && echo vlan
+wait $server
+"""
+SOCKETS = """
+import socket
+own = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+own.bind(("10.0.0.1", 7003))
+own.listen()
+other = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+other.connect(("10.0.0.1", 7003))
+other.sendall(b"mptcp")
+print(own.accept()[0].recv(10).decode())
+first = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP)
+first.bind(("10.0.0.1", 7004))
+first.listen()
+second = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP)
+second.connect(("10.0.0.1", 7004))
+second.sendall(b"sctp")
+print(first.accept()[0].recv(10).decode())
+"""
+
+
+def test_hosts_have_mptcp_and_sctp_sockets() -> None:
+    found = run_on_hosts(sys.executable, "-c", SOCKETS)
+    assert found.stdout.split() == ["mptcp", "sctp"], found.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.programs
+def test_hosts_translate_and_refuse_by_nftables() -> None:
+    found = run_on_hosts("sh", "-c", FIREWALL)
+    assert found.stdout.split() == ["translated", "ECONNREFUSED", "vlan"], found.stderr
 
 
 def test_wrong_numbers_of_hosts_and_links_alone_are_refused() -> None:
