@@ -32,7 +32,7 @@ from scenarios.program.job_rounds import JobRounds
 from scenarios.program.kernel_log import mapping_troubles
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
 from scenarios.program.rows import rows_as_collectives
-from scenarios.program.servers import Endings, HostSockets, useless
+from scenarios.program.servers import LOOK_NS, Endings, HostSockets, useless
 from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.faults import dead_cables
@@ -283,8 +283,8 @@ class Run:
 
         They get SIGTERM, and `_GRACE_S` later all processes on their hosts SIGKILL.
         """
-        if len(self._roles) == 1:
-            return None
+        if len(self._roles) == 1 or len(self._running) + len(self._waiting) == len(self._gpus):
+            return None  # nobody has ended
         for rank, kill_ns in self._stopped.items():
             if rank in self._running and kill_ns is not None and now_ns >= kill_ns:
                 self._kill_rank(self._gpus[rank])
@@ -292,16 +292,20 @@ class Run:
         running = {rank for rank in self._running if rank not in self._stopped}
         sockets = {rank: HostSockets.of(self._host_pid(rank)) for rank in running}
         listening = {rank for rank in running if sockets[rank].open_ports - self._ports_before[rank]}
-        waiting = [rank for _, ranks in self._to_start for rank in ranks]
-        found = useless(self._roles, self._role_of, running, waiting, listening)
+        found = useless(self._roles, self._role_of, running, self._waiting, listening)
         connected = {rank for rank in found if sockets[rank].connections}
         declared = {rank for rank in found if self._roles[self._role_of[rank]].until is not None}
         for rank in self._endings.due(found, connected, declared, now_ns):
             self._stopped[rank] = now_ns + round(_GRACE_S * 1e9)
             self._signal_rank(rank, signal.SIGTERM)
         kills_ns = [ns for rank, ns in self._stopped.items() if rank in self._running and ns is not None]
-        looks_ns = [self._endings.next_ns(now_ns)] if found else []
+        looks_ns = [now_ns + LOOK_NS] if found else []
         return min([*kills_ns, *looks_ns], default=None)
+
+    @property
+    def _waiting(self) -> list[int]:
+        """The ranks that are to start later."""
+        return [rank for _, ranks in self._to_start for rank in ranks]
 
     def _host_pid(self, rank: int) -> int:
         return self._testbed.network.host_pids[self._gpus[rank]]

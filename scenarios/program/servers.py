@@ -7,7 +7,8 @@ from pathlib import Path
 from scenarios.spec.roles import ITSELF, Role
 
 _LISTENS, _OVER = "0A", ("06", "08")  # states of a TCP socket; over are TIME_WAIT and CLOSE_WAIT: the peer has closed
-_LOOK_NS = 10_000_000
+LOOK_NS = 10_000_000
+"""After how long a rank that may be useless is looked at again."""
 _MOST_NS = 1_000_000_000  # for which a useless rank may keep connections
 _EPHEMERAL = 32768  # the first port that the kernel gives to sockets that did not ask for one
 
@@ -81,7 +82,7 @@ def useless(
 
 @dataclass
 class Endings:
-    """Decides when useless ranks are ended: once they have had no connection for `_LOOK_NS`, or after `_MOST_NS` if
+    """Decides when useless ranks are ended: once they have had no connection for `LOOK_NS`, or after `_MOST_NS` if
     their role says for what they wait."""
 
     since_ns: dict[int, int] = field(default_factory=dict)
@@ -98,10 +99,6 @@ class Endings:
             if rank in connected:
                 self.quiet_since_ns.pop(rank, None)
             quiet_ns = now_ns - self.quiet_since_ns.setdefault(rank, now_ns) if rank not in connected else 0
-            if quiet_ns >= _LOOK_NS or (rank in declared and now_ns - since_ns >= _MOST_NS):
+            if quiet_ns >= LOOK_NS or (rank in declared and now_ns - since_ns >= _MOST_NS):
                 ended.append(rank)
         return ended
-
-    def next_ns(self, now_ns: int) -> int:
-        """Return when to look again."""
-        return now_ns + _LOOK_NS

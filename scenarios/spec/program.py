@@ -30,11 +30,14 @@ TOOLS = Path(__file__).parents[1] / "program" / "rank"
 HOSTFILE = "/run/longhaul-hosts"
 """A file that ranks find: the names of all ranks' hosts, one a line."""
 
-_HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE")
-"""The variables by which launchers of Open MPI 4 and 5 and of MPICH find the hosts."""
-
-_NETWORKS = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include")
-"""The variables by which Open MPI chooses interfaces, whose names differ from host to host."""
+LAUNCHERS = {
+    # Where Open MPI 4 and 5 and MPICH's hydra find the hosts, and hydra the ssh.
+    **dict.fromkeys(("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"), HOSTFILE),
+    "HYDRA_LAUNCHER_EXEC": str(TOOLS / "ssh"),
+    # The names of interfaces differ from host to host, so Open MPI gets their network.
+    **dict.fromkeys(("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"), "10.0.0.0/8"),
+}
+"""Variables of a rank's environment that serve launchers, unless the user sets them."""
 
 SHELL_BYTES = 1_000_000
 """Memory of a rank's shell, with a margin."""
@@ -85,8 +88,6 @@ class ProgramSpec:
 
     def roles_of(self, gpus_per_site: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """Return for each rank its GPU and the index of its role in `all_roles`, given the GPUs of each site."""
-        if not self.roles and self.ranks is not None:
-            return tuple((gpu, 0) for gpu in self.ranks)
         return roles.placed(self.all_roles, gpus_per_site, self.ranks)
 
     def ranks_of(self, gpus_per_site: Sequence[int]) -> tuple[int, ...]:
@@ -139,9 +140,6 @@ def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:
         "LONGHAUL_ADDRESS6": address_of(own.ip),
         "LONGHAUL_HOSTS": " ".join(fabric.gpus[gpu].ip for gpu in gpus),
         "LONGHAUL_HOSTFILE": HOSTFILE,
-        **dict.fromkeys(_HOSTFILES, HOSTFILE),
-        **dict.fromkeys(_NETWORKS, "10.0.0.0/8"),
-        "HYDRA_LAUNCHER_EXEC": str(TOOLS / "ssh"),
     }
 
 
