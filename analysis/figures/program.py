@@ -36,10 +36,10 @@ def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
 
 
 def steps(results: Sequence[tuple[Mapping[str, Any], float | None]], title: str) -> Picture:
-    """Draw the median step time of a program against a swept key, a line for each combination of the others.
+    """Draw the step time of a program against a swept key, a line for each combination of the others.
 
-    `results` are the values by swept key (the mode is one) of each run, and its median step time in s, None if its
-    ranks told none. The key is the last one of quantities, or else the last one; no line joins values of the latter.
+    `results` are the values by swept key (the mode is one) of each run, and its step time in s, None if its ranks told
+    none. The key is the last one of quantities, or else the last one; no line joins values of the latter.
     """
     known = [(values, step_s) for values, step_s in results if step_s is not None]
     keys = [key for key in known[0][0] if key != "mode"] or ["mode"]
@@ -65,12 +65,13 @@ def steps(results: Sequence[tuple[Mapping[str, Any], float | None]], title: str)
         axes.margins(x=0.08)
         axes.set_ylim(bottom=0)
         axes.set_xlabel(label_of(_stored(x_key, None)[0]))
-        axes.set_ylabel(f"step time ({unit}),\nmedian over ranks and steps")
+        axes.set_ylabel(f"step time ({unit}),\nmedian, on the slowest rank")
         heading(figure, "\n".join(["Step time of a program", title.replace(" us", " µs")]))
         if others:
             legend(figure, axes.get_legend_handles_labels()[0])
     rows = [{**values, "step_s": step_s} for values, step_s in known]
-    caption = f"Time of a program's step, the median over ranks and steps, against {label_of(_stored(x_key, None)[0])}."
+    against = label_of(_stored(x_key, None)[0])
+    caption = f"Time of a program's step on its slowest rank, the median of all steps, against {against}."
     return Picture(name="steps", caption=caption, figure=figure, data=csv_text(rows))
 
 

@@ -1,4 +1,4 @@
-"""The x axis of a swept key: numbers on a linear or a logarithmic axis, or a place for each value that is no number."""
+"""The x axis of a swept key: linear or logarithmic for numbers, and equal distances for other values."""
 
 import math
 from collections.abc import Sequence

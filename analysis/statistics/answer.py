@@ -251,8 +251,8 @@ def _winner(group: Sequence[Verdict], where: str) -> str:
 
 
 def _doubts(group: Sequence[Verdict]) -> str:
-    """Return what the best cannot be told from: what is tied with it, and the runner-up if there is no interval, unless
-    the margin has said so of the baseline."""
+    """Return what the best cannot be told from: alternatives that are tied with it, and the next one if its difference
+    has no interval. The baseline is left out if the margin has told so already."""
     doubtful = [(one, name) for one in group for name in _doubtful(one)]
     if not doubtful:
         return ""

@@ -115,9 +115,9 @@ class PointResult:
 
     The gain is None if they share no collectives, and `over` is None for the baseline itself.
 
-    `bound_s` is the mean of its collectives' lower bounds, `reconfigure_s` the mean time of its changes of routes, of
-    which there were `reconfigurations`, and `fifo` the effect of fifo queues on collectives without faults; each is
-    None if there is no such value. `jobs` are the jobs of its rounds, and `faults` the faults that were injected.
+    `bound_s` is the mean of its collectives' lower bounds. `reconfigure_s` is the mean time of its changes of routes,
+    of which there were `reconfigurations`. `fifo` is the effect of fifo queues on collectives without faults. Each is
+    None where it does not exist. `jobs` are the jobs of its rounds, and `faults` the faults that were injected.
     `training` describes the iterations if the collective is training, and `budget` compares the times with the budget
     if there is one. `referees_s` are the means of the references in `run.referees`, by column.
     """

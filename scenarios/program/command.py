@@ -52,8 +52,13 @@ def run_program(
         points = [(config, mode) for config in scenario.configurations() for mode in chosen]
         for number in range(len(points)):
             ran.append(_run_in(scenario, points, number, folder.path, tells=not as_json, shown=shown))
+            left = len(points) - number - 1
+            if left and session.could_not_start(ran[-1].result):
+                ran[-1].failures.append(f"the shell could not run the command, so {left} more runs were left out")
             for line in ran[-1].failures:
                 files.log(line)
+            if session.could_not_start(ran[-1].result):
+                break
         results = [one.result for one in ran]
         notes = [*dict.fromkeys(note for one in ran for note in one.notes), *session.time_notes(scenario, results)]
         _end(files, results, notes)
@@ -139,9 +144,9 @@ def _shows(shown: str, *, tells: bool) -> session.Shows:
 
 
 def _compared(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the runs of a program: the time of each, and the median of its steps if it told them."""
+    """Return a table of the runs of a program: the time of each, and that of a step if it told its steps."""
     has_steps = any(result["step_s"] is not None for result in results)
-    lines = [f"{'run, s':>14}" + f"{'median step, s':>16}" * has_steps + "  setting"]
+    lines = [f"{'run, s':>14}" + f"{'step, s':>16}" * has_steps + "  setting"]
     for result in results:
         step = "" if result["step_s"] is None else f"{result['step_s']:.6f}"
         lines.append(f"{result['run_s']:>14.6f}" + f"{step:>16}" * has_steps + f"  {result['label']}")

@@ -36,7 +36,7 @@ from scenarios.engines.emulation import memory_bytes as carrying_bytes
 from scenarios.program.ranks import describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
-from scenarios.spec.program import TOOLS, ProgramSpec
+from scenarios.spec.program import LAUNCHERS, TOOLS, ProgramSpec
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
@@ -55,6 +55,7 @@ PROGRAM = "program.json"
 COUNTED = ("retransmitted_segments", "udp_receive_drops")
 """What is counted on each rank's host, as columns of `ranks.csv`."""
 
+_NOT_RUN = 126, 127  # exit statuses of a shell
 _OF_STEP = ("rank", "step", "step_s")
 
 CROWDED = (
@@ -288,7 +289,7 @@ def _environment() -> dict[str, str]:
         "USER": "nobody",
         "LOGNAME": "nobody",
     }
-    return {"PYTHONUSERBASE": f"{home}/.local", **_NO_SPINNING, **environment, **own}
+    return {"PYTHONUSERBASE": f"{home}/.local", **_NO_SPINNING, **LAUNCHERS, **environment, **own}
 
 
 def _steps(folder: Path, ranks: int) -> Iterator[tuple[int, int, float]]:
@@ -298,6 +299,15 @@ def _steps(folder: Path, ranks: int) -> Iterator[tuple[int, int, float]]:
         if path.exists():
             for number, found in enumerate(_STEP.findall(path.read_bytes())):
                 yield rank, number, float(found)
+
+
+def step_time(steps: Sequence[tuple[int, int, float]]) -> float | None:
+    """Return the median time of a step, each of which takes as long as on its slowest rank; None without steps, which
+    are (rank, step's number, s)."""
+    slowest_s = dict[int, float]()
+    for _, step, step_s in steps:
+        slowest_s[step] = max(step_s, slowest_s.get(step, 0.0))
+    return median(slowest_s.values()) if steps else None
 
 
 def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float) -> dict[str, Any]:
@@ -314,7 +324,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "clock": config.run.clock,
         "run_s": _run_ns(state) / 1e9,
         "wall_s": round(wall_s, 3),
-        "step_s": median(step_s for _, _, step_s in steps) if steps else None,
+        "step_s": step_time(steps),
         "steps": steps,
         "ended_early": why,
         "deadline": state.deadline,
@@ -398,6 +408,11 @@ def fault_rows(config: Scenario, events: Sequence[Event]) -> list[dict[str, Any]
             }
         )
     return rows
+
+
+def could_not_start(result: Mapping[str, Any]) -> bool:
+    """Return whether the shells of all ranks ended because they could not run the command (POSIX, 2.8.2)."""
+    return all(rank["status"] in _NOT_RUN for rank in result["ranks"])
 
 
 def _killed_ranks(result: Mapping[str, Any]) -> set[int]:
@@ -553,7 +568,7 @@ def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
-    """Write the figure of the median step time against a swept key, a line for each combination of the others."""
+    """Write the figure of the step time against a swept key, a line for each combination of the others."""
     from analysis.figures.program import steps  # slow to import, because of matplotlib
 
     (folder / FIGURES).mkdir(exist_ok=True)

@@ -26,7 +26,7 @@ def test_step_times_are_over_a_numeric_axis_with_a_title_and_units() -> None:
     assert line.get_ydata() == pytest.approx([80, 32, 8])
     assert [label.get_text() for label in axes.get_xticklabels()] == [f"{rate} Gbit/s" for rate in RATES_GBPS]
     assert axes.get_xlabel() == "WAN bandwidth"
-    assert axes.get_ylabel().replace("\n", " ") == "step time (ms), median over ranks and steps"
+    assert axes.get_ylabel().replace("\n", " ") == "step time (ms), median, on the slowest rank"
     assert axes.figure.get_suptitle() == "Step time of a program\n4 GPUs, 10 µs, command ./step"
 
 

@@ -27,7 +27,7 @@ from scenarios.experiment import command as experiment
 from scenarios.policies.conditions import conditions_of
 from scenarios.program.condition_changes import ProgramTimeline
 from scenarios.program.rows import rows_as_collectives
-from scenarios.program.session import RunState, progress_table
+from scenarios.program.session import RunState, progress_table, step_time
 from scenarios.program.watchdog import command_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.faults import active_at
@@ -514,6 +514,12 @@ def test_a_link_whose_rate_is_0_at_the_beginning_of_a_trace_is_down_for_a_progra
     assert found == [("link s0b0-s1b0 down", "0 s", None)]
 
 
+def test_a_step_takes_as_long_as_on_its_slowest_rank() -> None:
+    told = [(0, 0, 1.0), (1, 0, 3.0), (0, 1, 2.0), (1, 1, 1.0), (0, 2, 9.0)]
+    assert step_time(told) == 3.0  # of 3, 2 and 9
+    assert step_time([]) is None
+
+
 def test_the_progress_table_has_a_line_for_each_rank(tmp_path: Path) -> None:
     state = RunState(tmp_path, (0, 4, 5))
     lines = [
@@ -715,7 +721,7 @@ def test_several_modes_and_rates_are_compared_by_the_steps_that_the_program_tell
     out, err = ended(*sets, *command, "--out", "run", cwd=tmp_path)
     assert "take no virtual time" not in err  # as the program computes by longhaul.compute
     assert out.count("[rank 0] longhaul: step 0.250000000\n") == out.count("[rank 1] rank 1\n") == 4
-    table = out.partition("median step, s")[2].splitlines()[1:5]
+    table = out.partition("step, s")[2].splitlines()[1:5]
     assert [line.split()[1] for line in table] == ["0.250000"] * 4
     assert [line.rpartition(", ")[2] for line in table] == ["base", "wan", "base", "wan"]
     with (tmp_path / "run/steps.csv").open() as file:
@@ -726,6 +732,23 @@ def test_several_modes_and_rates_are_compared_by_the_steps_that_the_program_tell
     with (tmp_path / "run/figures/steps.csv").open() as file:
         drawn = [(row["conditions.wan_rate"], row["mode"], float(row["step_s"])) for row in csv.DictReader(file)]
     assert drawn == [(rate, mode, 0.25) for rate in ("1 Gbit/s", "10 Gbit/s") for mode in ("base", "wan")]
+
+
+def test_a_command_that_the_shell_cannot_run_is_tried_in_one_configuration_only(tmp_path: Path) -> None:
+    sets = (
+        "--set",
+        "program.ranks=[0, 3]",
+        "--gpus",
+        "4",
+        "--sweep",
+        "conditions.wan_rate=1 Gbit/s,10 Gbit/s,20 Gbit/s",
+    )
+    _, err = ended(*sets, "--modes", "base", "--exec", "./nothing", "--out", "run", cwd=tmp_path, status=1)
+    assert "the shell could not run the command, so 2 more runs were left out" in err
+    assert (
+        "ended with status 127" in err and err.count("./nothing: not found") == 2
+    )  # as it was printed, and in the sentence
+    assert [one.name for one in (tmp_path / "run").iterdir() if one.is_dir()] == ["1"]
 
 
 @pytest.mark.parametrize(
