@@ -4,7 +4,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,15 +50,10 @@ def run_program(
         return FAILED
     try:
         points = [(config, mode) for config in scenario.configurations() for mode in chosen]
-        for number in range(len(points)):
-            ran.append(_run_in(scenario, points, number, folder.path, tells=not as_json, shown=shown))
-            left = len(points) - number - 1
-            if left and session.could_not_start(ran[-1].result):
-                ran[-1].failures.append(f"the shell could not run the command, so {left} more runs were left out")
-            for line in ran[-1].failures:
+        for one in _runs(scenario, points, folder.path, tells=not as_json, shown=shown):
+            ran.append(one)
+            for line in one.failures:
                 files.log(line)
-            if session.could_not_start(ran[-1].result):
-                break
         results = [one.result for one in ran]
         notes = [*dict.fromkeys(note for one in ran for note in one.notes), *session.time_notes(scenario, results)]
         _end(files, results, notes)
@@ -85,6 +80,20 @@ def run_program(
     for line in [*notes, *failures, *([] if as_json else [f"the run is in {folder.path}"])]:
         _say(line)
     return FAILED if failures else DONE
+
+
+def _runs(
+    scenario: Scenario, points: Sequence[tuple[Scenario, str]], folder: Path, *, tells: bool, shown: str
+) -> Iterator[_Ran]:
+    """Run a scenario's program in each configuration and mode, as `_run_in`; yield the runs. A command that the shell
+    cannot run is run once."""
+    for number in range(len(points)):
+        ran, left = _run_in(scenario, points, number, folder, tells=tells, shown=shown), len(points) - number - 1
+        if left and session.could_not_start(ran.result):
+            ran.failures.append(f"the shell could not run the command, so {left} more runs were left out")
+            yield ran
+            return
+        yield ran
 
 
 def _run_in(
