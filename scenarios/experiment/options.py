@@ -161,7 +161,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="COMMAND",
         action="append",
         help="run your own program on every GPU's host instead of collectives; repeatable with GPUs, such as "
-        '"g0: iperf3 -s" and "g4: iperf3 -c g0"',
+        '"g0: iperf3 -s" and "g4: iperf3 -c g0 -n 100M"',
     )
     add("--capture", metavar="LINK", action="append", help="capture the packets of a link; repeatable")
     add("--rate-scale", metavar="1/N", help="on the wall clock: divide rates and chunks by N (at a prompt: 1000)")

@@ -44,7 +44,7 @@ def watched(*arguments, cwd, then):
         shown = until_closed(ours, lambda: then(process))
         process.communicate(timeout=60)
     os.close(ours)
-    return process.returncode, shown.decode()
+    return process.returncode, shown.decode(errors="replace")  # a killed process may end within a character
 
 
 def until_closed(ours, then):
