@@ -58,6 +58,7 @@ from scenarios.testbed.packet_balance import PacketBalance
 from scenarios.testbed.platform import VIRTUAL, Platform, restored_settings
 from scenarios.testbed.port_watch import Counters
 from scenarios.vm import VMError, openvswitch
+from scenarios.vm.date import fixed_date
 from scenarios.vm.openvswitch import waking_vswitchd
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
@@ -228,7 +229,8 @@ class Testbed:
         self._stack = ExitStack()
 
     def __enter__(self) -> "Testbed":
-        with ExitStack() as stack:
+        is_virtual = self.platform.own_openvswitch and not self.platform.is_real
+        with fixed_date() if is_virtual else nullcontext(), ExitStack() as stack:
             if self.platform.own_openvswitch:
                 self.tell("Open vSwitch")
                 if openvswitch.up():
