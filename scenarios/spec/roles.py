@@ -133,6 +133,8 @@ def of_option(text: str) -> dict[str, str]:
 
 
 def _read_on(value: Any) -> Any:
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        value = ",".join(value)
     if isinstance(value, list):
         if not value or not all(type(one) is int and one >= 0 for one in value) or len(set(value)) < len(value):
             raise ValueError(f"{format_value(value)} is not a list of GPUs, each once; allowed: {_ON_ALLOWED}")

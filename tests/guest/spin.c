@@ -8,6 +8,8 @@
  *   many     asks recv() on 200 other sockets first
  *   yield    calls sched_yield() in between
  *   thread   spins with sched_yield() until another thread, which waits in recv(), has written to memory
+ *   pause    as thread, but spins in memory alone, with PAUSE instructions
+ *   memory   as thread, but spins in memory alone
  *   clock    reads the clock until a second has passed, without any message
  */
 #include <arpa/inet.h>
@@ -45,6 +47,12 @@ static int is(const char *name)
 	return !strcmp(how, name);
 }
 
+/* Return whether another thread waits for messages. */
+static int is_threaded(void)
+{
+	return is("thread") || is("pause") || is("memory");
+}
+
 static void ask(int s)
 {
 	struct pollfd one = { .fd = s, .events = POLLIN };
@@ -66,7 +74,7 @@ static void ask(int s)
 
 static void get(int s, char *p, size_t n)
 {
-	int flags = is("block") || is("thread") ? 0 : MSG_DONTWAIT;
+	int flags = is("block") || is_threaded() ? 0 : MSG_DONTWAIT;
 
 	while (n) {
 		ssize_t k;
@@ -85,7 +93,7 @@ static void get(int s, char *p, size_t n)
 static void put(int s, char *p, size_t n)
 {
 	while (n) {
-		ssize_t k = send(s, p, n, is("block") || is("thread") ? 0 : MSG_DONTWAIT);
+		ssize_t k = send(s, p, n, is("block") || is_threaded() ? 0 : MSG_DONTWAIT);
 
 		if (k > 0) {
 			p += k;
@@ -112,6 +120,12 @@ static void await(long round)
 	if (is("thread"))
 		while (atomic_load(&arrived) < round)
 			sched_yield();
+	else if (is("pause"))
+		while (atomic_load(&arrived) < round)
+			__builtin_ia32_pause();
+	else if (is("memory"))
+		while (atomic_load(&arrived) < round)
+			;
 	else
 		get(wanted.s, wanted.p, wanted.n);
 }
@@ -158,7 +172,7 @@ int main(int argc, char **argv)
 	wanted.s = s;
 	wanted.p = b;
 	wanted.n = n;
-	if (is("thread"))
+	if (is_threaded())
 		pthread_create(&thread, 0, receiver, (void *) (long) times);
 	for (int i = 1; i <= times; i++) {
 		double begun = now();
