@@ -331,3 +331,12 @@ def test_an_iteration_of_training_at_the_prompt_takes_the_predicted_time(vm: VM)
     ended = vm.run("training.toml", "--cli", program=[RUN], input=lines, timeout=400)
     found = re.findall(r"^(training|allgather 1)[^:]*: measured \S+ ms, predicted \S+ ms, ratio (\S+)", ended.out, re.M)
     assert found == [("training", "1.000"), ("allgather 1", "1.000"), ("training", "1.000")]
+
+
+def test_switches_and_ports_have_the_same_identifiers_in_every_boot(vm: VM) -> None:
+    """Their order in Open vSwitch follows from them, and from that what a failed link costs."""
+    line = b"sh ovs-vsctl --bare --columns=_uuid,name list port\nsh date +%s\n"
+    ended = [vm.run("--cli", "--gpus", "4", program=[RUN], input=line, timeout=400) for _ in range(2)]
+    (first, *dates), (second, *_) = [one.out.rsplit("\n", 2) for one in ended]
+    assert first == second and first.count("s0l0-eth1") == 1
+    assert abs(int(dates[0]) - time.time()) < 300  # programs see the host's date nevertheless
