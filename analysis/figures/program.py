@@ -95,6 +95,11 @@ def _words(key: str, value: Any) -> str:
     return str(value) if key == "mode" else labelled(*_stored(key, value))
 
 
+def _has_failed(rank: Mapping[str, Any]) -> bool:
+    """Return whether a rank has failed; one that only waited for others, and was stopped, has not."""
+    return rank["status"] != 0 and not rank.get("stopped", False)
+
+
 def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Picture:
     """Draw a run, given as the contents of program.json.
 
@@ -116,7 +121,9 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
         for index, link in enumerate(np.flatnonzero(sent[-1])):
             look = {"color": line_style(index)["color"], "linestyle": _LINES[index // _PER_DASH % len(_LINES)]}
             name, shown = run["links"][link]["link"], 100 * np.minimum(used[:, link], 1)
-            above.stairs(shown, at_s / scale, baseline=None, label=name, linewidth=1.3, clip_on=False, **look)
+            # Servers may end after the run. A line that leaves the axes, unclipped, leaves no room for these.
+            edges = np.minimum(at_s, last_s) / scale
+            above.stairs(shown, edges, baseline=None, label=name, linewidth=1.3, clip_on=False, **look)
         for fault in run.get("faults", ()):
             over_s = last_s if fault["over_s"] is None else fault["over_s"]
             for axes in (above, below):
@@ -128,8 +135,8 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
             above.legend(fontsize="x-small", ncols=_LEGEND_COLUMNS, **where)
         for y, one in enumerate(ranks):
             end_s = last_s if one["end_s"] is None else one["end_s"]
-            colour = _DONE if one["status"] == 0 else _WRONG
-            below.barh(y, end_s / scale, height=0.7, color=colour)
+            colour = _WRONG if _has_failed(one) else _DONE
+            below.barh(y, min(end_s, last_s) / scale, height=0.7, color=colour)
         below.set_yticks(range(len(ranks)), [f"{one['rank']} ({one['gpu']})" for one in ranks], fontsize=7)
         below.invert_yaxis()
         below.grid(False)
@@ -142,7 +149,7 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
         for row in range(len(used))
         for number, link in enumerate(run["links"])
     ] or [{"from_s": 0.0, "until_s": 0.0, "link": "", "utilisation": 0.0}]
-    failed = " Ranks that failed are red." if any(one["status"] for one in ranks) else ""
+    failed = " Ranks that failed are red." if any(map(_has_failed, ranks)) else ""
     failed += " Faults are in force where it is shaded." if run.get("faults") else ""
     return Picture(
         name="program",

@@ -67,3 +67,21 @@ def test_no_link_is_shown_above_its_rate_and_its_legend_is_outside() -> None:
     assert [*stairs.get_data().values] == pytest.approx([48, 100, 100])
     assert above.get_ylim() == (0, 100)
     assert above.get_legend().get_window_extent().y0 >= above.get_window_extent().y1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_server_that_is_ended_after_the_run_has_not_failed_and_leaves_room_for_the_axes() -> None:
+    samples = [(round(t * 1e9), [round(t * 1e6)], [t * 1e9]) for t in (0.0, 0.1, 0.3, 1.4)]
+    ranks = [
+        {"rank": 0, "gpu": "g0", "status": -15, "end_s": 1.4, "stopped": True},
+        {"rank": 1, "gpu": "g2", "status": 0, "end_s": 0.3, "stopped": False},
+        {"rank": 2, "gpu": "g3", "status": 1, "end_s": 0.3, "stopped": False},
+    ]
+    picture = program.picture({"run_s": 0.3, "ranks": ranks, "links": [{"link": "s0b0>s1b0"}]}, samples)
+    assert picture.svg.startswith("<?xml")
+    above, below = picture.figure.axes
+    (stairs,) = above.patches
+    assert max(stairs.get_data().edges) == pytest.approx(300)
+    assert [bar.get_width() for bar in below.patches] == pytest.approx([300] * 3)
+    colours = [bar.get_facecolor() for bar in below.patches]
+    assert colours[0] == colours[1] != colours[2]
