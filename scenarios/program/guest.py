@@ -50,7 +50,6 @@ from topologies.linux import make_timers_exact
 from topologies.shaping.classes import classes_of
 
 _FIRST_S = 1e-9  # how long the first rank runs before the others start
-_GUESSED = Path("/sys/module/spin/parameters/guessed")  # sleeps of threads that may have computed, by 17-spinning.patch
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
 _MAX_SAMPLES = 4096  # after so many samples, the interval doubles
 _CHUNK = 65536
@@ -426,7 +425,6 @@ class Run:
             "jobs_error": jobs_error,
             "captures": captures,
             "left_running": left,
-            "guessed": int(_GUESSED.read_text()) if _GUESSED.exists() else 0,
             "drops": drops,
             "counted": [
                 {name: count - before[name] for name, count in self._counted(gpu).items()}

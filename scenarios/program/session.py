@@ -361,7 +361,6 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "rerouted": over.get("rerouted"),
         "captures": over.get("captures"),
         "left_running": over.get("left_running"),
-        "guessed": over.get("guessed", 0),
         "files": over.get("files"),
         "files_left_out": over.get("files_left_out"),
         "files_error": over.get("files_error") or None,
@@ -472,11 +471,6 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
         yield f"the program's files could not be kept: {result['files_error']}"
     if result["left_running"]:
         yield f"{result['left_running']} processes were still running after the ranks had ended, and were killed"
-    if result["guessed"]:
-        yield (
-            f"{result['guessed']} times a thread used a processor for 5 s without a system call or a page fault: it was "
-            "taken to have spun in memory, and time went on, so that the times of another run may differ"
-        )
     if result["needed_mappings"]:
         names, most = " and ".join(result["needed_mappings"]), int(_MOST_MAPPINGS.read_text())
         yield (

@@ -88,6 +88,12 @@ def test_tables_have_roles_and_keys_of_all_roles() -> None:
     assert scenario_of(resolved(scenario)).program == scenario.program == from_json(to_json(scenario)).program
 
 
+@pytest.mark.parametrize("on", ["[0, 3]", '["g0", "g3"]', '["g0", "rank 3"]', '"g0, g3"'])
+def test_gpus_are_listed_by_number_or_by_name(on: str) -> None:
+    scenario = of_file(f'[[program]]\ncommand = "a"\non = {on}\n[[program]]\ncommand = "b"\non = "others"')
+    assert commands(scenario) == {0: "a", 1: "b", 2: "b", 3: "a", 4: "b"}
+
+
 def test_ranks_number_the_gpus_of_a_program() -> None:
     scenario = of_file('[program]\nranks = [4, 0, 2]\nrole = [{command = "a", on = "rank 0"}, {command = "b"}]')
     assert [*commands(scenario).items()] == [(4, "a"), (0, "b"), (2, "b")]
