@@ -425,6 +425,7 @@ class Run:
             "jobs_error": jobs_error,
             "captures": captures,
             "left_running": left,
+            "kept_connections": sorted(self._endings.since_ns.keys() - self._stopped.keys()),
             "drops": drops,
             "counted": [
                 {name: count - before[name] for name, count in self._counted(gpu).items()}

@@ -361,6 +361,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "rerouted": over.get("rerouted"),
         "captures": over.get("captures"),
         "left_running": over.get("left_running"),
+        "kept_connections": over.get("kept_connections", []),
         "files": over.get("files"),
         "files_left_out": over.get("files_left_out"),
         "files_error": over.get("files_error") or None,
@@ -422,6 +423,10 @@ def _killed_ranks(result: Mapping[str, Any]) -> set[int]:
     return {gpus[f"g{target}"] for kind, target, *what in words if (kind, what) == ("agent", ["killed"])}
 
 
+def _names(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
 def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[str]:
     """Return a sentence for each failure in a run (a result of `result_of`); none if all ranks ended with 0."""
     spec, sentences = config.program, list[str]()
@@ -431,6 +436,11 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
         sentences.append(f"the jobs ended before the program: {result['jobs_error']}")
     if result["deadline"]:
         sentences.append(f"the ranks were ended at the deadline of {spec.deadline_s:g} s (program.deadline)")
+        if kept := result["kept_connections"]:
+            sentences.append(
+                f"{_names(kept)} listened and kept TCP connections when all others had ended: give their role "
+                "`until`, in a [[program]] table, or end them"
+            )
     if result["was_refused_mappings"]:
         sentences.append("this machine refused memory to a process of the VM, which was ended: free some memory")
     by_status: dict[str, list[Mapping[str, Any]]] = {}
@@ -440,7 +450,7 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
         if rank["status"] != 0 and not was_killed and not rank["stopped"]:
             by_status.setdefault(describe_status(rank["status"]), []).append(rank)
     for status, ranks in by_status.items():
-        names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank['rank']) for rank in ranks)}"
+        names = _names([rank["rank"] for rank in ranks])
         # A rank that failed has printed the reason last, and the first one made the others fail. The last line of a
         # rank that was killed has no such meaning.
         failed = [rank for rank in ranks if (rank["status"] or 0) > 0 and rank["last_line"]]

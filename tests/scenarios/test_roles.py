@@ -257,6 +257,25 @@ def test_a_server_is_ended_with_its_clients_which_start_later_and_read_a_file(tm
         ]
 
 
+PEER = """
+import socket, sys, time
+server = socket.create_server(("", 7000))
+time.sleep(0.01)
+kept = socket.create_connection((sys.argv[1], 7000))
+time.sleep(1000)
+"""
+
+
+def test_servers_that_stay_connected_to_each_other_are_named_at_the_deadline(tmp_path: Path) -> None:
+    (tmp_path / "peer.py").write_text(PEER)
+    roles = ["g0: exec {} peer.py g1", "g1: exec {} peer.py g0", "g3: sleep 0.5"]
+    commands = [word for role in roles for word in ("--exec", role.format(PYTHON))]
+    options = ("--gpus", "4", "--modes", "base", "--set", 'program.deadline="3 s"', "--out", "run")
+    _, said = ended(*options, *commands, cwd=tmp_path, status=1)
+    assert "the ranks were ended at the deadline of 3 s" in said
+    assert "ranks 0, 1 listened and kept TCP connections when all others had ended: give their role `until`" in said
+
+
 def test_a_role_ends_with_the_one_that_it_waits_for_and_a_failure_is_told(tmp_path: Path) -> None:
     found, said = run_roles(
         tmp_path,
