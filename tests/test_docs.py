@@ -251,11 +251,14 @@ def test_blocks_have_known_languages_and_the_readme_the_expected_command_count()
     assert len(commands("README.md")) == 15
 
 
-@pytest.mark.parametrize("page", PAGES)
+RECIPES = sorted(f"programs/{page.name}" for page in PROJECT.glob("docs/programs/*.md"))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RECIPES])
 def test_every_relative_link_points_to_an_existing_file_and_heading(page: str) -> None:
-    folder = PROJECT if page == "README.md" else PROJECT / "docs"
-    for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", PAGES[page]):
-        file = folder / (path or page)
+    here = PROJECT / ("README.md" if page == "README.md" else f"docs/{page}")
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", here.read_text(encoding="utf-8")):
+        file = here.parent / path if path else here
         assert file.is_file(), f"{page} links to {path}"
         headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE) if anchor else []
         anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
