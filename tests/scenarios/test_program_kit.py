@@ -133,7 +133,8 @@ def test_a_recipe_gives_the_numbers_of_its_table(name: str, tmp_path: Path) -> N
     for number, command in enumerate(recipe.commands):
         words = shlex.split(command)
         if words[:2] != [".venv/bin/python", "scenarios/run.py"]:
-            subprocess.run(words, cwd=tmp_path, check=True, timeout=600)
+            found = shutil.which(words[0], path=path) or words[0]
+            subprocess.run([found, *words[1:]], cwd=tmp_path, check=True, timeout=600, env={**os.environ, "PATH": path})
             continue
         out = tmp_path / f"run{number}"
         printed, _ = ended(*words[2:], "--out", out, cwd=tmp_path, env={**os.environ, "PATH": path})
