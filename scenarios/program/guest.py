@@ -125,6 +125,7 @@ class Run:
         self._roles = self._spec.all_roles
         self._to_start = _starts(self._roles, self._role_of)
         self._endings, self._stopped = Endings(), dict[int, int | None]()
+        self._kept_connections: list[int] = []  # ranks that only waited for others when the deadline came
         self._shared = links_in_grain(testbed.fabric).all
         self._classes = classes_of(testbed.fabric)
         ports = {port.link: port.interface for port in self._classes if self._shared[port.link].kind == "wan"}
@@ -262,6 +263,10 @@ class Run:
             start_ns = self._start_ranks(now_ns)
             if now_ns >= deadline_ns and signals:
                 self._to_start, start_ns = [], None
+                if signals[0] == signal.SIGTERM:
+                    self._kept_connections = sorted(
+                        self._endings.since_ns.keys() & self._running.keys() - self._stopped.keys()
+                    )
                 self._signal_ranks(signals.pop(0), now_ns)
                 deadline_ns += round(_GRACE_S * 1e9)
             fault_ns = self._apply_faults(now_ns)
@@ -425,7 +430,7 @@ class Run:
             "jobs_error": jobs_error,
             "captures": captures,
             "left_running": left,
-            "kept_connections": sorted(self._endings.since_ns.keys() - self._stopped.keys()),
+            "kept_connections": self._kept_connections,
             "drops": drops,
             "counted": [
                 {name: count - before[name] for name, count in self._counted(gpu).items()}

@@ -262,13 +262,15 @@ import socket, sys, time
 server = socket.create_server(("", 7000))
 time.sleep(0.01)
 kept = socket.create_connection((sys.argv[1], 7000))
-time.sleep(1000)
+time.sleep(float(sys.argv[2]))
 """
 
 
 def test_servers_that_stay_connected_to_each_other_are_named_at_the_deadline(tmp_path: Path) -> None:
     (tmp_path / "peer.py").write_text(PEER)
-    roles = ["g0: exec {} peer.py g1", "g1: exec {} peer.py g0", "g3: sleep 0.5"]
+    # The server on g2 is connected to itself, and ends by itself.
+    peers = {"g0": "g1 1000", "g1": "g0 1000", "g2": "g2 1"}
+    roles = [*(f"{gpu}: exec {{}} peer.py {told}" for gpu, told in peers.items()), "g3: sleep 0.5"]
     commands = [word for role in roles for word in ("--exec", role.format(PYTHON))]
     options = ("--gpus", "4", "--modes", "base", "--set", 'program.deadline="3 s"', "--out", "run")
     _, said = ended(*options, *commands, cwd=tmp_path, status=1)
