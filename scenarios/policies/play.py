@@ -127,6 +127,10 @@ class Player:
         self._last: Ended | None = None
         self._stretches = Stretches(mode, choices, self._options, reembed_every=reembed_every, cost_s=cost_s)
 
+    def face(self, choices: Choices) -> None:
+        """Have the next decisions be about other choices, which have the same places and flows."""
+        self._options = Options(choices, self.belief.ahead, reroutes=self._mode.reroutes)
+
     def decide(self, number: int) -> Action:
         """Return what the policy chooses before this collective; nothing changes until `take`. Raises the errors of
         `rules.decide` and of `UserPolicy.ask`."""

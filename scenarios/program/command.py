@@ -13,7 +13,7 @@ from analysis.results.reader import PROGRAM, ResultsError
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.run_folder import RunFolder
-from scenarios.program import session
+from scenarios.program import collective_results, session
 from scenarios.program.session import COUNTED
 from scenarios.spec.keys import KEYS
 from scenarios.spec.scenario import Scenario
@@ -190,6 +190,7 @@ def _table(result: Mapping[str, Any]) -> str:
     lines.append(f"{'WAN link':<16} {'bytes':>16} {'of its rate':>12}")
     for link in result["links"]:
         lines.append(f"{link['link']:<16} {link['bytes']:>16,} {_share(link):>11}")
+    lines += collective_results.table(result["collectives"])
     for capture in result["captures"] or ():
         lines.append(f"{capture['link']}: {capture['packets']:,} packets in {capture['file']}")
     if result["changes"]:

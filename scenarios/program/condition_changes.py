@@ -14,6 +14,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import ways_of
 from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import Mode
+from scenarios.policies.situation import NO_PATHS
 from scenarios.spec.faults import CABLE_KINDS, Fault, active_at, dead_cables
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
@@ -107,6 +108,8 @@ class ProgramTimeline:
         )
         self._thread = ThreadPoolExecutor(1, initializer=make_timers_exact) if config.control_delays_s else None
         self._pending: list[Future[None]] = []  # changes of paths, in order
+        self._given = dict[tuple[int, int], int]()  # the paths that collectives of the script have got
+        self.is_directed = False
         self._row = self.count = self.rerouted = self.messages = 0
         self._drawn_bps = self.rates_bps = self._conditions.shaped_bps(0, ())
         self._dead = self._avoided = NO_CABLES  # the cables that are down now, and were when paths were chosen
@@ -122,8 +125,13 @@ class ProgramTimeline:
 
     @property
     def changes_paths(self) -> bool:
-        """Whether paths may change during the run."""
-        return self._every_ns is not None and self._mode.reroutes
+        """Whether paths may change during the run: with the conditions, or before collectives of the script."""
+        return self._mode.reroutes
+
+    @property
+    def mean_bps(self) -> Floats:
+        """The long-run mean rates of links or ports, [links or ports] bit/s."""
+        return self._conditions.drawn.mean_bps
 
     @property
     def next_ns(self) -> int | None:
@@ -142,7 +150,7 @@ class ProgramTimeline:
         self.count += bool((drawn_bps != self._drawn_bps).any())
         self._drawn_bps = drawn_bps
         self._shape(faults)
-        if self._routed_row() > before:
+        if self._routed_row() > before and not self.is_directed:
             # Without what is down: the controller knows that by itself, and when it is up again.
             slow = [fault for fault in faults if fault.kind not in CABLE_KINDS]
             self._chosen_bps, self._best = self._believed.known_bps(self._row, slow), True
@@ -168,6 +176,31 @@ class ProgramTimeline:
         self._take_results()
         return bool(self._pending)
 
+    def believed_bps(self, faults: Collection[Fault]) -> Floats:
+        """Return the rates of logical links that the policy believes now, under these faults; 0 for a failed link."""
+        return self._believed.known_bps(self._row, faults)
+
+    def direct(self, paths: Mapping[tuple[int, int], int]) -> "Future[int] | None":
+        """Have the controller put these pairs of GPUs on paths, by index, and leave the others as they are; None if
+        they are on them. From the first call on, no paths are chosen by time.
+
+        The future has the number of OpenFlow messages, or the error with which the controller has refused.
+        """
+        self.is_directed = True
+        self._take_results()
+        if all(self._given.get(pair) == path for pair, path in paths.items()):
+            return None
+        self._given |= paths
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, initializer=make_timers_exact)
+        before, given = self.messages, dict(self._given)
+
+        def install() -> int:
+            self._install(self._chosen_bps, self._best, self._avoided, is_choice=True, given=given)
+            return self.messages - before
+
+        return self._thread.submit(install)
+
     def _take_results(self) -> None:
         """Raise the error of a change of paths that has failed."""
         while self._pending and self._pending[0].done():
@@ -186,15 +219,24 @@ class ProgramTimeline:
         """Have the controller install the chosen paths, except between GPUs that failed cables cut off from each other;
         `is_choice` is whether they were chosen anew."""
         self._avoided = self._dead if self._cuts_off(self._dead) else NO_CABLES
-        install = partial(self._install, self._chosen_bps, self._best, self._avoided, is_choice=is_choice)
+        given = dict(self._given)
+        install = partial(self._install, self._chosen_bps, self._best, self._avoided, is_choice=is_choice, given=given)
         if self._thread is None:
             install()
         else:
             self._pending.append(self._thread.submit(install))
 
-    def _install(self, chosen_bps: Floats, best: bool, avoided: Cables, *, is_choice: bool) -> None:
+    def _install(
+        self,
+        chosen_bps: Floats,
+        best: bool,
+        avoided: Cables,
+        *,
+        is_choice: bool,
+        given: Mapping[tuple[int, int], int] = NO_PATHS,
+    ) -> None:
         try:
-            messages = self._testbed.route_all(self._mode, chosen_bps, best=best, dead=avoided)
+            messages = self._testbed.route_all(self._mode, chosen_bps, best=best, dead=avoided, given=given)
         except ControllerError:
             if not self._loses_controller or self._testbed.controller.alive():
                 raise

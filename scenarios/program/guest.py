@@ -6,7 +6,8 @@ WORDS} while the network comes up; {"began": ...}; {"rank", "stream", "text" (ba
 "at_ns", "stopped"} for each rank, which was `stopped` if it only waited for others that had ended; {"at_ns", "bytes",
 "capacity_bytes"} for each sample of the WAN's ports; {"event": ...} for the events of faults
 (`analysis.statistics.fault_outcomes`); {"round": ...} for each round of jobs, with the beginning and the end of each
-job; {"over": ...} at the end. Times are in ns since the ranks were started.
+job; {"collective": ...} for each collective of a script that uses the backend `longhaul`; {"over": ...} at the end.
+Times are in ns since the ranks were started.
 """
 
 import base64
@@ -26,6 +27,8 @@ import numpy as np
 
 from hosts.agent.clock import sleep_until
 from scenarios.policies.conditions import conditions_of
+from scenarios.program.collective_server import CollectiveServer
+from scenarios.program.collectives import Group, Surroundings
 from scenarios.program.condition_changes import ProgramTimeline
 from scenarios.program.fault_times import FaultTimes
 from scenarios.program.job_rounds import JobRounds
@@ -36,7 +39,7 @@ from scenarios.program.servers import LOOK_NS, Endings, HostSockets, useless
 from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.faults import dead_cables
-from scenarios.spec.program import ProgramSpec, variables
+from scenarios.spec.program import COLLECTIVES, LONGHAUL, ProgramSpec, variables
 from scenarios.spec.roles import Role
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import leave, tell
@@ -60,7 +63,8 @@ _YIELDS = 3  # yields of the processor, for the threads that carry the output
 def main(arguments: list[str]) -> int:
     """Run a program and print its records; return an exit status, which is 0 also for a program that fails."""
     request = json.loads(arguments[0])
-    config = rows_as_collectives(from_json(request["setting"]))
+    scenario = from_json(request["setting"])
+    config = rows_as_collectives(scenario)
     platform = Platform.real(config.run.scale, own_kernel=False) if config.run.is_real else VIRTUAL
     Path("/proc/sys/vm/panic_on_oom").write_text("0")  # a program that exhausts the memory must not end the VM
     try:
@@ -81,7 +85,7 @@ def main(arguments: list[str]) -> int:
             testbed.tell = _say_nothing  # from now on records are events of the run
             with (
                 testbed.host_ports(fastest_bps),
-                Run(testbed, config.program, request, timeline=timeline, jobs=jobs) as run,
+                Run(testbed, config.program, request, timeline=timeline, jobs=jobs, coupled=scenario) as run,
             ):
                 run.wait()
                 _emit(over=run.end())
@@ -103,7 +107,8 @@ class Run:
     """Runs the ranks of a program; as a context manager, starts them, and leaves no process of theirs behind.
 
     `emit` is called with the fields of each record. Without a timeline, conditions and paths stay as they are, and
-    nothing fails.
+    nothing fails. With `coupled`, the policy of that scenario chooses for the collectives of a script that uses the
+    backend `longhaul`.
     """
 
     def __init__(
@@ -114,6 +119,7 @@ class Run:
         *,
         timeline: ProgramTimeline | None,
         jobs: JobRounds | None = None,
+        coupled: Scenario | None = None,
         emit: Callable[..., object] | None = None,
     ) -> None:
         self._testbed, self._spec, self._folder = testbed, program, Path(request["folder"])
@@ -146,6 +152,8 @@ class Run:
         self._kept_bytes: dict[tuple[int, str], int] = {}
         self._discarded_bytes: dict[tuple[int, str], int] = {}
         self._captures: Captures | None = None
+        self._coupled = coupled
+        self._server: CollectiveServer | None = None
         self._counted_before = [self._counted(gpu) for gpu in self._gpus]
         self._sent_bytes_before = self._sent_bytes()
         self._beginning_ns = self._since_ns = 0
@@ -168,6 +176,8 @@ class Run:
         try:
             with _deferring_interrupts():
                 self._rank_files.make()
+                if self._coupled is not None and self._timeline is not None:
+                    self._server = self._serve_collectives(self._coupled, self._timeline)
                 self._begin()
             self._start_ranks(0)
         except BaseException:
@@ -241,7 +251,46 @@ class Run:
                 process.wait()  # otherwise its host could not end
             self._user.kill_all()
             self._stop_captures()
+            if self._server is not None:
+                self._server.close()
             self._rank_files.close()
+
+    def _serve_collectives(self, scenario: Scenario, timeline: ProgramTimeline) -> CollectiveServer:
+        """Answer the ranks that ask for collectives, which the scenario's policy chooses for."""
+        fabric, mode = self._testbed.fabric, scenario.mode(scenario.run.modes[0])
+        now = Surroundings(
+            believed_bps=lambda: timeline.believed_bps(self._faults.active()),
+            true_bps=lambda: timeline.rates_bps,
+            dead=lambda: dead_cables(self._faults.active(), fabric),
+            mean_bps=timeline.mean_bps,
+            delays_s=self._testbed.router.delays_s,
+        )
+
+        def new_group(ranks: Sequence[int]) -> Group:
+            gpus = [self._gpus[rank] for rank in ranks]
+            return Group(fabric, now, mode=mode, spec=scenario.collective, gpus=gpus)
+
+        return CollectiveServer(
+            {rank: self._rank_files.listen(rank) for rank in range(len(self._gpus))},
+            self._selector,
+            paths=timeline,
+            new_group=new_group,
+            record=self._record_collective,
+        )
+
+    def _record_collective(self, ended: Mapping[str, Any]) -> None:
+        """Emit a collective of the script, with times since the ranks' start and the names of GPUs and paths."""
+        gpus, paths, begun = self._testbed.fabric.gpus, self._testbed.fabric.paths, self._beginning_ns
+        self._emit(
+            collective={
+                **ended,
+                "placement": [gpus[self._gpus[rank]].name for rank in ended["placement"]],
+                "crossings": [[gpus[a].name, gpus[b].name, paths[path].name] for a, b, path in ended["crossings"]],
+                "asked_ns": [at_ns - begun for at_ns in ended["asked_ns"]],
+                "begun_ns": [at_ns - begun for at_ns in ended["begun_ns"]],
+                "ended_ns": ended["ended_ns"] - begun,
+            }
+        )
 
     def _stop_captures(self) -> list[dict[str, Any]]:
         stopped = [] if self._captures is None else self._captures.stop()
@@ -251,6 +300,10 @@ class Run:
         """Return the environment variables of a rank."""
         set_by_run = variables(self._testbed.fabric, self._gpus, rank)
         role = self._roles[self._role_of[rank]]
+        if self._server is not None:
+            set_by_run["LONGHAUL_COLLECTIVES"] = COLLECTIVES
+            if self._spec.backend == LONGHAUL:
+                set_by_run["LONGHAUL_BACKEND"] = LONGHAUL
         return {**self._environment, **set_by_run, **dict(self._spec.env), **dict(role.env)}
 
     def wait(self) -> None:
@@ -430,6 +483,7 @@ class Run:
             "jobs_error": jobs_error,
             "captures": captures,
             "left_running": left,
+            "unfinished_collectives": 0 if self._server is None else self._server.unfinished(),
             "kept_connections": self._kept_connections,
             "drops": drops,
             "counted": [
@@ -472,6 +526,9 @@ class Run:
         events = self._selector.select(wait_s)
         self._most_tasks = max(self._most_tasks, _tasks() - self._tasks_before)
         for key, _ in events:
+            if callable(key.data):
+                key.data()
+                continue
             rank, name = key.data
             if name is None:
                 self._selector.unregister(key.fileobj)

@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scenarios.spec.program import HOSTFILE
+from scenarios.spec.program import COLLECTIVES, HOSTFILE
 from topologies.fabric.ipv6 import address_of
 from topologies.linux import make_timers_exact, mount, unmount, unshare
 from topologies.namespaces import (
@@ -136,6 +137,16 @@ class RankFiles:
         (folder / "gai.conf").write_text("precedence ::ffff:0:0/96 100\n")  # names stand for IPv4 where both will do
         (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
 
+    def listen(self, rank: int) -> socket.socket:
+        """Return a listening socket that this rank alone finds, as COLLECTIVES, once it is prepared; raises OSError."""
+        path = self._folder / f"collectives{rank}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        os.chown(path, self._user.uid, self._user.gid)
+        listener.listen()
+        return listener
+
     def close(self) -> None:
         """Unmount and remove everything; no process may use it any more."""
         unmount(self._folder)
@@ -180,7 +191,7 @@ class RankFiles:
         mount("proc", Path("/proc"), "proc", flags=MS_NOSUID)
         for number, target in enumerate(identities(self._ranks[rank])):
             mount(self._folder / f"identity{rank}.{number}", target, flags=MS_BIND)
-        mount("tmpfs", Path("/run"), "tmpfs", flags=MS_NOSUID, data="size=64k,mode=755")
+        self._mount_run(rank)
         Path(HOSTFILE).write_text("".join(f"{name}\n" for name in self._ranks))
         mount("none", Path("/"), flags=_MS_REMOUNT | MS_BIND | _MS_RDONLY)
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
@@ -189,6 +200,18 @@ class RankFiles:
         resource.setrlimit(resource.RLIMIT_DATA, (round(_MAX_OF_MEMORY * memory_bytes),) * 2)
         make_timers_exact()
         os.chdir(self._directory)
+
+    def _mount_run(self, rank: int) -> None:
+        """Mount the rank's /run, with its socket if it has one, whose file the new /run may hide."""
+        try:
+            listener = os.open(self._folder / f"collectives{rank}", os.O_PATH)
+        except FileNotFoundError:
+            listener = -1
+        mount("tmpfs", Path("/run"), "tmpfs", flags=MS_NOSUID, data="size=64k,mode=755")
+        if listener >= 0:
+            Path(COLLECTIVES).touch()
+            mount(Path(f"/proc/self/fd/{listener}"), Path(COLLECTIVES), flags=MS_BIND)
+            os.close(listener)
 
     def keep(self, target: Path, *, most_bytes: int) -> tuple[int, int]:
         """Copy the files written in the working directory to `target`; return how many were copied and how many not.

@@ -33,6 +33,7 @@ from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.engines.emulation import memory_bytes as carrying_bytes
+from scenarios.program import collective_results
 from scenarios.program.ranks import describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
@@ -45,6 +46,9 @@ from topologies.units import format_size
 
 OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults.csv", "jobs.csv"
 """In the run folder: each rank's output, the bytes on WAN links over time, the ranks, the faults, and the jobs."""
+
+COLLECTIVES = "collectives.csv"
+"""In the run folder: the collectives of a script that used the backend `longhaul`."""
 
 STEPS = "steps.csv"
 """In the run folder: the time of each step that ranks told."""
@@ -95,7 +99,8 @@ class RunState:
     because they only waited for others, which had ended. `samples` are samples of the WAN links: the ns since the
     start, and for each link the bytes that it has carried and could have carried. `virtual_ns` is the latest virtual
     time known, since the ranks' start, and `lines` counts the records. `events` are those of faults
-    (`analysis.statistics.fault_outcomes`), and `rounds` has the beginning and the end of each job in ns, by name.
+    (`analysis.statistics.fault_outcomes`), `rounds` has the beginning and the end of each job in ns, by name, and
+    `collectives` has those of the script (`collective_results`).
     """
 
     folder: Path
@@ -106,6 +111,7 @@ class RunState:
     samples: list[tuple[int, list[int], list[float]]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     rounds: list[dict[str, tuple[int, int]]] = field(default_factory=list)
+    collectives: list[dict[str, Any]] = field(default_factory=list)
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
     printed: dict[int, int] = field(default_factory=dict)
@@ -160,6 +166,8 @@ class RunState:
             self.events.append(line["event"])
         elif "round" in line:
             self.rounds.append(line["round"])
+        elif "collective" in line:
+            self.collectives.append(line["collective"])
         elif "deadline_ns" in line:
             self.deadline = True
         elif "over" in line:
@@ -354,6 +362,8 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         ],
         "faults": fault_rows(config, state.events),
         "rounds": len(state.rounds),
+        "collectives": collective_results.summary(state.collectives),
+        "unfinished_collectives": over.get("unfinished_collectives"),
         "jobs_error": over.get("jobs_error"),
         "drops": over.get("drops"),
         "openflow_messages": over.get("openflow_messages"),
@@ -479,6 +489,8 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
         yield f"{result['files_left_out']} of the program's files are not kept: not regular files, or too large"
     if result["files_error"]:
         yield f"the program's files could not be kept: {result['files_error']}"
+    if result["unfinished_collectives"]:
+        yield f"{result['unfinished_collectives']} collectives had not ended on all of their ranks, and are left out"
     if result["left_running"]:
         yield f"{result['left_running']} processes were still running after the ranks had ended, and were killed"
     if result["needed_mappings"]:
@@ -527,6 +539,9 @@ def write_results(state: RunState, result: Mapping[str, Any]) -> None:
             for name, (begun_ns, ended_ns) in jobs.items()
         ]
         write_text(state.folder / JOBS, _csv(("round", "job", "start_s", "completion_s"), rows))
+    if state.collectives:
+        ended = collective_results.rows(state.collectives)
+        write_text(state.folder / COLLECTIVES, _csv(collective_results.COLUMNS, ended))
     if state.samples:
         write_text(state.folder / LINKS, links_csv(state))
         folder = state.folder / FIGURES

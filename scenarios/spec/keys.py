@@ -333,6 +333,12 @@ KEYS: Mapping[str, Key] = {
         Key("program.command", "command", roles.COMMAND, "Your own program, run on the GPUs' hosts; also --exec."),
         Key("program.role", "roles", _ROLES, "Commands for some of its ranks each; also [[program]] tables."),
         Key("program.ranks", "ranks", program.RANKS, "GPUs that it runs on, its rank 0 first; by default all."),
+        Key(
+            "program.backend",
+            "backend",
+            one_of(*program.BACKENDS),
+            "Backend of torch.distributed: the script's or longhaul.",
+        ),
         Key("program.env", "env", roles.ENV, "Variables of its environment."),
         Key("program.deadline", "deadline_s", DELAY, "Time after which it is ended, by the clock of the run."),
         Key("program.sample", "sample_s", DELAY, "Time between readings of the WAN ports' counters, by that clock."),

@@ -3,16 +3,17 @@
 More pieces fill a pipeline sooner, but every piece waits for the delay of each link that it crosses.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from analysis.model.evaluator import Evaluator, Shared, Unshared
 from controller.routing.wan_path_choice import NoPathError, Router
 from hosts.collectives.kinds import SELF_SIZED_KINDS, Workload
 from hosts.collectives.schedule import ScheduleError
-from scenarios.policies.decide import Chooser, shared_links
+from scenarios.policies.decide import Chooser
+from scenarios.policies.lone_collective import seconds_alone
 from scenarios.policies.policy import MODES
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.keys import MAX_CONFIGURATIONS
@@ -49,22 +50,35 @@ def choices_begun() -> int:
 
 @lru_cache(maxsize=2 * MAX_CONFIGURATIONS)  # a scenario is checked more than once
 def _chosen(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> int:
+    def whole(pieces: int) -> Workload:
+        return workload_of(replace(spec, pieces=pieces), fabric_spec.gpus_per_site)
+
     try:
-        whole = workload_of(replace(spec, pieces=1), fabric_spec.gpus_per_site)
-        message_bytes, transfers = scale.chunk_bytes(round(whole.largest_message_bytes)), len(whole.schedule.transfers)
-        times_s = {1: _seconds(whole, spec.ring, fabric_spec, conditions)}
-        for pieces in CANDIDATES[1:]:
-            is_small = scale != FULL_SCALE and message_bytes < pieces * _LEAST_SCALED_BYTES
-            if is_small or pieces * transfers > _MOST_TRANSFERS or pieces > whole.largest_message_bytes:
-                break
-            cut = workload_of(replace(spec, pieces=pieces), fabric_spec.gpus_per_site)
-            times_s[pieces] = _seconds(cut, spec.ring, fabric_spec, conditions)
-            if times_s[pieces // 2] - times_s[pieces] < ENOUGH / 20 * times_s[pieces]:
-                break  # with a + b / pieces, all larger numbers together gain no more than this one did
+        largest = round(whole(1).largest_message_bytes)
+        return fewest_pieces(
+            lambda pieces: _seconds(whole(pieces), spec.ring, fabric_spec, conditions),
+            transfers=len(whole(1).schedule.transfers),
+            message_bytes=scale.chunk_bytes(largest) if scale != FULL_SCALE else largest,
+            least_bytes=1 if scale == FULL_SCALE else _LEAST_SCALED_BYTES,
+        )
     except (SpecError, ScheduleError, NoPathError, ScaleError):  # which the checks of a scenario report
         return 1
+
+
+def fewest_pieces(seconds: Callable[[int], float], *, transfers: int, message_bytes: int, least_bytes: int = 1) -> int:
+    """Return the fewest of CANDIDATES whose time, `seconds(pieces)`, is within ENOUGH of the least one.
+
+    The whole collective has so many transfers, the largest of `message_bytes`; a piece has at least `least_bytes`.
+    """
+    times_s = {1: seconds(1)}
+    for pieces in CANDIDATES[1:]:
+        if pieces * transfers > _MOST_TRANSFERS or pieces * least_bytes > message_bytes:
+            break
+        times_s[pieces] = seconds(pieces)
+        if times_s[pieces // 2] - times_s[pieces] < ENOUGH / 20 * times_s[pieces]:
+            break  # with a + b / pieces, all larger numbers together gain no more than this one did
     limit_s = min(times_s.values()) * (1 + ENOUGH)
-    return next(pieces for pieces, seconds in times_s.items() if seconds <= limit_s)
+    return next(pieces for pieces, time_s in times_s.items() if time_s <= limit_s)
 
 
 def _seconds(workload: Workload, ring: str, fabric_spec: FabricSpec, conditions: ConditionsSpec) -> float:
@@ -74,14 +88,5 @@ def _seconds(workload: Workload, ring: str, fabric_spec: FabricSpec, conditions:
     mean_bps = np.array(sampler(fabric, conditions, seed=1).mean_bps)[None]
     delay_s = delays_s(fabric, conditions)
     chooser = Chooser(Router(fabric, shared.delays_s(delay_s)), mode, workload, ring)
-    placement, rates_bps = chooser.in_order[None], shared.slowest_bps(mean_bps)
-    path = chooser.paths(placement, rates_bps, chosen=False)
-    alpha_s, beta_s = chooser.flows(placement, path, rates_bps)
-    network: Unshared | Shared = Unshared(alpha_s, beta_s)
-    if shared_links(fabric, workload, mode):
-        src, dst = (placement[:, list(places)] for places in workload.schedule.ends)
-        network = Shared(shared.of(src, dst, path), mean_bps, alpha_s)
-    evaluator = Evaluator(
-        workload.schedule.transfers, flows=len(workload.schedule.flows), slot_bytes=workload.slot_bytes
-    )
-    return float(evaluator.completion_s(network)[0])
+    (path,) = chooser.paths(chooser.in_order[None], shared.slowest_bps(mean_bps), chosen=False)
+    return seconds_alone(chooser, chooser.in_order, path, shared, mean_bps[0])

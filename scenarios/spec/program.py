@@ -30,6 +30,13 @@ TOOLS = Path(__file__).parents[1] / "program" / "rank"
 HOSTFILE = "/run/longhaul-hosts"
 """A file that ranks find: the names of all ranks' hosts, one a line."""
 
+COLLECTIVES = "/run/longhaul-collectives"
+"""A Unix socket of each rank, at which the backend `longhaul` asks for its collectives."""
+
+SCRIPTS, LONGHAUL = "script", "longhaul"
+BACKENDS = SCRIPTS, LONGHAUL
+"""Backends of torch.distributed: those that the script names, or the run's own in their place."""
+
 LAUNCHERS = {
     # Where Open MPI 4 and 5 and MPICH's hydra find the hosts, and hydra the ssh.
     **dict.fromkeys(("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"), HOSTFILE),
@@ -49,7 +56,8 @@ _MAX_NAMES = 24  # names that a message lists
 class ProgramSpec:
     """A program that is run on the GPUs' hosts: one command on all of its ranks, or `roles`; without either, none.
 
-    `ranks` are the GPUs that it runs on, all of them if None; its own rank 0 is on the first. `deadline_s` and
+    `ranks` are the GPUs that it runs on, all of them if None; its own rank 0 is on the first. `backend` is one of
+    BACKENDS. `deadline_s` and
     `sample_s` are measured by the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message
     of `message_bytes` from each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes
     together, and `processes` the number of its processes and threads, by rank on average. `output_bytes` is how much is
@@ -60,6 +68,7 @@ class ProgramSpec:
     command: str | None = None
     roles: tuple[Role, ...] = ()
     ranks: tuple[int, ...] | None = None
+    backend: str = SCRIPTS
     env: tuple[tuple[str, str], ...] = ()
     deadline_s: float = 1000.0
     sample_s: float = 10e-3

@@ -256,11 +256,12 @@ class Scenario:
         return trace_of(sampler(build_fabric(self.fabric), self.conditions, seed=self.run.seed))
 
     def _with_pieces(self) -> "Scenario":
-        """Return the configuration with the number of pieces that the timing model chooses, unless one is given."""
+        """Return the configuration with the number of pieces that the timing model chooses, unless one is given. It is
+        chosen for each collective of a script by itself, as sizes differ."""
         spec = self.collective
-        if spec.pieces is not None:
+        if spec.pieces is not None or self.program.is_given:
             return self
-        is_alone = not self.jobs and not self.program.is_given
+        is_alone = not self.jobs
         pieces = chosen_pieces(spec, self.fabric, self.conditions, self.run.scale) if is_alone else 1
         return replace(self, collective=replace(spec, pieces=pieces, chooses=is_alone))
 

@@ -758,7 +758,15 @@ class Testbed:
         """Install the paths of probes alone; crossings return to the fixed paths."""
         self._route([], rates_bps, best=False, flows={}, probes=probes)
 
-    def route_all(self, mode: Mode, rates_bps: Floats, *, best: bool, dead: Cables = NO_CABLES) -> int:
+    def route_all(
+        self,
+        mode: Mode,
+        rates_bps: Floats,
+        *,
+        best: bool,
+        dead: Cables = NO_CABLES,
+        given: Mapping[tuple[int, int], int] = NO_PATHS,
+    ) -> int:
         """As `route`, but for every two GPUs in different sites that a WAN path joins, except those that the failed
         cables `dead` cut off from each other. Where the fabric's routing spreads flows, it spreads the connections of
         these GPUs; in the physical grain also those within a site. Flows of agents that are connected keep their own
@@ -773,7 +781,16 @@ class Testbed:
             channels = routing.channels_of_connections(len(pairs))
             crossings = crossings if spreads_over(self.fabric, mode) is None else []
             flows = self._flows() if self._connected else {}
-        return self._route(crossings, rates_bps, best=best, flows=flows, connections=connections, channels=channels)
+        known = set(crossings)
+        return self._route(
+            crossings,
+            rates_bps,
+            best=best,
+            flows=flows,
+            given={pair: path for pair, path in given.items() if pair in known},
+            connections=connections,
+            channels=channels,
+        )
 
     def apply_rules_together(self) -> None:
         """Make switches apply the messages that the controller sends them at one instant together; raises OSError."""

@@ -5,7 +5,7 @@ whose conditions are sampled, and the candidate paths over the WAN. The conditio
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import count, pairwise, permutations
@@ -218,7 +218,7 @@ class Fabric:
         column = {name: index for index, name in enumerate(columns)}
         table = np.full((len(rows), len(columns)), -1, dtype=np.intp)
         for link in self.links:
-            if link.kind == kind:
+            if link.kind == kind and link.src in row and link.dst in column:  # a part of a fabric has not all of them
                 table[row[link.src], column[link.dst]] = link.index
         table.setflags(write=False)
         return table
@@ -253,7 +253,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     graph = resolve_wan(spec.wan, border_routers, spec.sites) if sites > 1 else WanGraph(((),), (), ())
     candidates = candidate_paths(graph, spec.paths)
     graph = with_measured_paths(graph, candidates, spec.wan)
-    site_cycle = _first_cycle(sites, candidates)
+    site_cycle = first_cycle(sites, candidates)
     if spec.rails is not None:
         leaves, spines = spec.gpus_per_site, (spec.rails,) * sites
     gpus, switches, cables = wire(
@@ -323,10 +323,9 @@ def _per_site(count: int | tuple[int, ...], sites: int) -> tuple[int, ...]:
     return (count,) * sites if isinstance(count, int) else count
 
 
-def _first_cycle(
-    sites: int, candidates: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]
-) -> tuple[int, ...] | None:
-    """Return the lexicographically first order in which a ring can visit every site once, from site 0 back to it."""
+def first_cycle(sites: int, candidates: Mapping[tuple[int, int], Sequence[object]]) -> tuple[int, ...] | None:
+    """Return the lexicographically first order in which a ring can visit every site once, from site 0 back to it, given
+    the candidate paths from site to site; None if there is none."""
     for rest in permutations(range(1, sites)):
         if sites == 1 or all(candidates[a, b] for a, b in pairwise((0, *rest, 0))):
             return (0, *rest)

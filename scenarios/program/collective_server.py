@@ -1,0 +1,350 @@
+"""The run's end of the sockets at which ranks ask for their collectives (`rank/longhaul_torch`), in the VM.
+
+Each rank has a socket of its own, so that whoever asks is known. Questions and answers are JSON objects, one a line.
+{"ask": "group", "group": NAME, "ranks": [...]} announces a process group by its ranks of the program, and gets
+{"connect": BOOL}, whether to connect all of its ranks at once. {"ask": "plan", "group", "number", "kind", "bytes",
+"unit", "root"} asks for collective `number` of that group (`collectives.Request`), and gets {"plan": ID, "content"},
+or null as content if this rank has had it before. {"tell": "ended", "group", "number", "asked_ns", "begun_ns",
+"ended_ns"} tells when (CLOCK_MONOTONIC) the script asked for it, and when it began and ended on this rank. What cannot
+be had gets {"error": SENTENCE}.
+
+The first rank that asks for a collective has it planned. If the policy chooses new paths, its answer and those of the
+others wait until the controller has installed them.
+"""
+
+import json
+import os
+import selectors
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hosts.collectives.kinds import ALGORITHMS
+from scenarios.program.collectives import (
+    MAX_BYTES,
+    MAX_UNIT_BYTES,
+    CollectiveRefusedError,
+    Group,
+    Planned,
+    Request,
+    content_of,
+)
+
+_CHUNK = 1 << 16
+_MAX_LINE_BYTES = 1 << 20
+_MAX_NAME = 1000
+_MAX_GROUPS = 10_000
+_CONNECTED_AT_ONCE = 16  # ranks of a group: more make their connections when they need them
+_BACKLOG = 64
+
+
+class Paths(Protocol):
+    """Puts WAN paths into force."""
+
+    def direct(self, paths: Mapping[tuple[int, int], int]) -> Future[int] | None:
+        """Have the controller put these pairs of GPUs on paths, by index; None if they are on them already. The future
+        has the number of OpenFlow messages, or an error."""
+
+
+@dataclass(eq=False)
+class _Connection:
+    """A connection of a rank: what has been read of the next line, and what could not be sent yet."""
+
+    rank: int
+    socket: socket.socket
+    unread: bytes = b""
+    unsent: bytes = b""
+
+
+@dataclass(eq=False)
+class _Collective:
+    """A collective that some ranks have asked for. `waiting` are connections without an answer, with their rank of the
+    group; `times_ns` has asked, begun and ended of each rank of the group that has told them."""
+
+    request: Request
+    planned: Planned
+    ready: bool = True
+    messages: int = 0
+    error: str | None = None
+    waiting: list[tuple[_Connection, int]] = field(default_factory=list)
+    times_ns: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+
+
+class _Known(dict[tuple[Any, ...], int]):
+    """Numbers of plans: equal ones have one number."""
+
+    def number(self, planned: Planned) -> int:
+        """Return the number of a plan."""
+        of = planned.workload
+        key = of.kind, of.algorithm, len(of.schedule.transfers), of.slot_bytes, planned.placement
+        return self.setdefault(key, len(self))
+
+
+class _Members:
+    """A process group: its ranks of the program, what plans its collectives, and those that have not ended."""
+
+    def __init__(self, ranks: tuple[int, ...], group: Group) -> None:
+        self.ranks, self.group = ranks, group
+        self.collectives = dict[int, _Collective]()
+        self.numbers = _Known()
+        self.known = {rank: set[int]() for rank in ranks}
+
+
+class CollectiveServer:
+    """Answers ranks at their listening sockets, by rank; `register` and `unregister` are a selector's.
+
+    `new_group` makes the group of some ranks of the program, and `record` is called with a mapping for each collective
+    that has ended. The owner of the selector calls what is registered as data of a descriptor that is ready.
+    """
+
+    def __init__(
+        self,
+        listeners: Mapping[int, socket.socket],
+        selector: selectors.BaseSelector,
+        *,
+        paths: Paths,
+        new_group: Callable[[tuple[int, ...]], Group],
+        record: Callable[[Mapping[str, Any]], object],
+    ) -> None:
+        self._selector, self._paths, self._new_group, self._record = selector, paths, new_group, record
+        self._listeners = listeners
+        self._members = dict[tuple[str, int], _Members]()  # by name and the rank that announced it
+        self._made = dict[tuple[str, tuple[int, ...]], _Members]()
+        self._connections = set[_Connection]()
+        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._finished: list[tuple[_Members, int, Future[int]]] = []
+        selector.register(self._done, selectors.EVENT_READ, self._answer_waiting)
+        for rank, listener in listeners.items():
+            listener.setblocking(False)
+            selector.register(listener, selectors.EVENT_READ, self._accepting(rank))
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for connection in list(self._connections):
+            self._drop(connection)
+        for listener in self._listeners.values():
+            self._selector.unregister(listener)
+            listener.close()
+        self._selector.unregister(self._done)
+        os.close(self._done)
+
+    def unfinished(self) -> int:
+        """Return how many collectives some ranks have begun, and not all have ended."""
+        return sum(len(members.collectives) for members in self._made.values())
+
+    # --- sockets -----------------------------------------------------------------------------------------------------
+
+    def _accepting(self, rank: int) -> Callable[[], None]:
+        def accept() -> None:
+            with suppress(BlockingIOError, ConnectionError):
+                accepted, _ = self._listeners[rank].accept()
+                accepted.setblocking(False)
+                connection = _Connection(rank, accepted)
+                self._connections.add(connection)
+                self._selector.register(accepted, selectors.EVENT_READ, lambda: self._read(connection))
+
+        return accept
+
+    def _read(self, connection: _Connection) -> None:
+        if connection.unsent:
+            self._flush(connection)
+        try:
+            data = connection.socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, connection.unread = (connection.unread + data).split(b"\n")
+        for line in lines:
+            try:
+                answer = self._process(connection, line)
+            except CollectiveRefusedError as error:
+                answer = {"error": str(error)}
+            if answer is not None:
+                self._send(connection, answer)
+        if not data or len(connection.unread) > _MAX_LINE_BYTES:
+            self._drop(connection)
+
+    def _send(self, connection: _Connection, answer: Mapping[str, Any]) -> None:
+        if connection in self._connections:
+            connection.unsent += json.dumps(answer, separators=(",", ":")).encode() + b"\n"
+            self._flush(connection)
+
+    def _flush(self, connection: _Connection) -> None:
+        try:
+            sent = connection.socket.send(connection.unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._drop(connection)
+            return
+        connection.unsent = connection.unsent[sent:]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+        self._selector.modify(connection.socket, events, self._selector.get_key(connection.socket).data)
+
+    def _drop(self, connection: _Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    def _process(self, connection: _Connection, line: bytes) -> Mapping[str, Any] | None:
+        """Return the answer to a line; None if there is none, or later. Raises CollectiveRefusedError."""
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            raise CollectiveRefusedError(f"{line[:60]!r} is not a JSON object")
+        if message.get("ask") == "group":
+            return self._announce(connection, message)
+        members = self._members.get((_text(message, "group"), connection.rank))
+        if members is None:
+            raise CollectiveRefusedError(f"the group {message['group']} is not known; allowed: one announced before")
+        number, rank = _whole(message, "number", 0, 1 << 60), members.ranks.index(connection.rank)
+        if message.get("ask") == "plan":
+            self._ask(members, number, connection, _request(message, len(members.ranks)))
+        elif message.get("tell") == "ended":
+            self._end(members, number, rank, message)
+        elif message.get("tell") == "failed":
+            members.collectives.pop(number, None)
+        else:
+            raise CollectiveRefusedError('neither "ask" is "group" or "plan", nor "tell" "ended" or "failed"')
+        return None
+
+    def _announce(self, connection: _Connection, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        name, ranks = _text(message, "group"), message.get("ranks")
+        everyone = range(len(self._listeners))
+        if not (isinstance(ranks, list) and all(type(rank) is int and rank in everyone for rank in ranks)):
+            raise CollectiveRefusedError(
+                f"the group {name} has the ranks {ranks}; allowed: a list of ranks from 0 to {everyone[-1]}"
+            )
+        if len(set(ranks)) != len(ranks) or connection.rank not in ranks:
+            raise CollectiveRefusedError(
+                f"the group {name} has the ranks {ranks}; allowed: each once, and rank {connection.rank} among them"
+            )
+        key = name, tuple(ranks)
+        if key not in self._made:
+            if len(self._made) >= _MAX_GROUPS:
+                raise CollectiveRefusedError(f"the script has more than {_MAX_GROUPS:,} groups; allowed: so many")
+            self._made[key] = _Members(tuple(ranks), self._new_group(tuple(ranks)))
+        self._members[name, connection.rank] = self._made[key]
+        return {"group": name, "connect": len(ranks) <= _CONNECTED_AT_ONCE}
+
+    def _ask(self, members: _Members, number: int, connection: _Connection, request: Request) -> None:
+        if number not in members.collectives:
+            planned = members.group.plan(request)
+            collective = members.collectives[number] = _Collective(request, planned)
+            future = self._paths.direct(planned.crossings) if planned.is_directed else None
+            if future is not None:
+                collective.ready = False
+                future.add_done_callback(lambda done: self._installed(members, number, done))
+        collective = members.collectives[number]
+        rank = members.ranks.index(connection.rank)
+        if collective.request != request:
+            raise CollectiveRefusedError(
+                f"rank {rank} of the group asks for {request} as its collective {number}, and another rank for "
+                f"{collective.request}; allowed: the same on all ranks"
+            )
+        if collective.ready:
+            self._answer(members, collective, connection, rank)
+        else:
+            collective.waiting.append((connection, rank))
+
+    def _answer(self, members: _Members, collective: _Collective, connection: _Connection, rank: int) -> None:
+        if collective.error is not None:
+            self._send(connection, {"error": collective.error})
+            return
+        plan, known = members.numbers.number(collective.planned), members.known[connection.rank]
+        content = None if plan in known else content_of(collective.planned, rank)
+        known.add(plan)
+        self._send(connection, {"plan": plan, "content": content})
+
+    def _installed(self, members: _Members, number: int, future: Future[int]) -> None:
+        """Note that paths are in force, in the thread that has installed them, and wake the selector."""
+        self._finished.append((members, number, future))
+        os.eventfd_write(self._done, 1)
+
+    def _answer_waiting(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._done)
+        while self._finished:
+            members, number, future = self._finished.pop(0)
+            collective = members.collectives.get(number)
+            if collective is None:
+                continue
+            error = future.exception()
+            if error is None:
+                collective.messages = future.result()
+            else:
+                collective.error = f"{collective.request} has no paths: {error}"
+            collective.ready = True
+            waiting, collective.waiting = collective.waiting, []
+            for connection, rank in waiting:
+                self._answer(members, collective, connection, rank)
+
+    def _end(self, members: _Members, number: int, rank: int, message: Mapping[str, Any]) -> None:
+        collective = members.collectives.get(number)
+        if collective is None:
+            return  # told twice, or after it has failed
+        asked_ns, begun_ns, ended_ns = (
+            _whole(message, name, 0, 1 << 62) for name in ("asked_ns", "begun_ns", "ended_ns")
+        )
+        collective.times_ns[rank] = asked_ns, begun_ns, ended_ns
+        if len(collective.times_ns) < len(members.ranks):
+            return
+        del members.collectives[number]
+        times = [*collective.times_ns.values()]
+        begun_ns, ended_ns = max(begun for _, begun, _ in times), max(ended for _, _, ended in times)
+        request, planned = collective.request, collective.planned
+        members.group.ended(request, (ended_ns - begun_ns) / 1e9)
+        self._record(
+            {
+                "ranks": members.ranks,
+                "number": number,
+                "kind": request.kind,
+                "size_bytes": request.size_bytes,
+                "algorithm": planned.workload.algorithm,
+                "transfers": len(planned.workload.schedule.transfers),
+                "placement": [members.ranks[one] for one in planned.placement],
+                "crossings": [[*pair, path] for pair, path in planned.crossings.items()],
+                "reembedded": planned.reembedded,
+                "rerouted": planned.rerouted,
+                "messages": collective.messages,
+                "asked_ns": [min(asked for asked, _, _ in times), max(asked for asked, _, _ in times)],
+                "begun_ns": [min(begun for _, begun, _ in times), begun_ns],
+                "ended_ns": ended_ns,
+                "predicted_s": planned.predicted_s,
+            }
+        )
+
+
+def _text(message: Mapping[str, Any], name: str) -> str:
+    value = message.get(name)
+    if not isinstance(value, str) or len(value) > _MAX_NAME:
+        raise CollectiveRefusedError(f'"{name}" is {str(value)[:60]}; allowed: a text of up to {_MAX_NAME} characters')
+    return value
+
+
+def _whole(message: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    value = message.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise CollectiveRefusedError(f'"{name}" is {str(value)[:60]}; allowed: {least} to {most}')
+    return value
+
+
+def _request(message: Mapping[str, Any], ranks: int) -> Request:
+    kind = message.get("kind")
+    if kind not in ALGORITHMS:
+        raise CollectiveRefusedError(f'"kind" is {str(kind)[:60]}; allowed: {", ".join(ALGORITHMS)}')
+    return Request(
+        kind=kind,
+        size_bytes=_whole(message, "bytes", 1, MAX_BYTES),
+        unit_bytes=_whole(message, "unit", 1, MAX_UNIT_BYTES),
+        root=_whole(message, "root", 0, ranks - 1),
+    )

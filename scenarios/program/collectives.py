@@ -1,0 +1,268 @@
+"""What the collectives of a script get that uses the backend `longhaul`: a schedule, a placement and WAN paths.
+
+They are chosen as those of the testbed's own collectives: by the same players, choosers and generators. A *group* is
+what torch calls a process group. Collectives of a group that have the same kind and root share a player, whose
+collective 0 is the first of them: they keep a placement until the policy chooses again. Pure.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from controller.routing.wan_path_choice import NoPathError, Router
+from hosts.collectives.kinds import ALGORITHMS, ROOTED, Workload, workload
+from hosts.collectives.rank_programs import programs
+from hosts.collectives.schedule import ScheduleError
+from scenarios.policies.decide import Chooser, ways_of
+from scenarios.policies.lone_collective import seconds_alone
+from scenarios.policies.outcome import Outcome
+from scenarios.policies.play import Player
+from scenarios.policies.policy import MODES, Mode
+from scenarios.spec.collective import CollectiveSpec
+from scenarios.spec.pieces import fewest_pieces
+from topologies.errors import SpecError
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.failures import NO_CABLES, Cables
+from topologies.fabric.groups import in_order_of_sites, part_of
+from topologies.fabric.ports import links_in_grain
+
+Floats = npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.int16]
+
+MAX_BYTES = 1 << 40
+MAX_UNIT_BYTES = 64
+_CHOSEN_FROM_BYTES = 64_000  # smaller collectives have one piece: they last as long as the delays
+
+
+class CollectiveRefusedError(ValueError):
+    """Raised for a collective that cannot be had; the message is one sentence with the offending value."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a script asks for: the kind of a collective, its size in bytes as nccl-tests counts it
+    (`kinds.slots_in_size`), the bytes of an element, and the root as a rank of the group (0 if it has none)."""
+
+    kind: str
+    size_bytes: int
+    unit_bytes: int
+    root: int
+
+    def __str__(self) -> str:
+        of = f" from rank {self.root}" if self.kind in ROOTED else ""
+        return f"{self.kind} of {self.size_bytes:,} bytes{of}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """The network as it is now: `believed_bps` are the rates of logical links as the policy believes them and
+    `true_bps` those of links or ports, both in bit/s; `dead` are the failed cables. `mean_bps`, [links or ports], are
+    the long-run means of the rates, and `delays_s` the delays of logical links."""
+
+    believed_bps: Callable[[], Floats]
+    true_bps: Callable[[], Floats]
+    dead: Callable[[], Cables]
+    mean_bps: Floats
+    delays_s: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """The plan of a collective: its workload, and `placement`, the rank of the group at each place.
+
+    `crossings` has the path of every two GPUs between which it sends over the WAN, by their numbers in the fabric;
+    `is_directed` tells whether the policy has chosen these paths at all. `predicted_s` is the time of the collective
+    alone under the present rates; None where the fabric's routing spreads connections by their ports.
+    """
+
+    workload: Workload
+    placement: tuple[int, ...]
+    crossings: Mapping[tuple[int, int], int]
+    is_directed: bool
+    reembedded: bool
+    rerouted: bool
+    predicted_s: float | None
+
+
+class _Now:
+    """The belief in the present rates (`play.Belief`)."""
+
+    def __init__(self, now: Surroundings) -> None:
+        self._now, self._dead = now, NO_CABLES
+
+    def before(self, number: int) -> Floats:
+        """As `Belief.before`."""
+        return self._now.believed_bps()
+
+    def ahead(self, number: int) -> Floats:
+        """As `Belief.ahead`: nothing is known of later collectives, which begin when the script wants them."""
+        return self.before(number)[None]
+
+    def cables_changed(self, number: int) -> bool:
+        """As `Belief.cables_changed`, since this was last asked."""
+        before, self._dead = self._dead, self._now.dead()
+        return before != self._dead
+
+    def observes(self, number: int) -> bool:
+        """As `Belief.observes`: nothing is learnt."""
+        return False
+
+    def after(self, outcome: Outcome) -> None:
+        """As `Belief.after`: nothing is learnt."""
+
+
+@dataclass(frozen=True)
+class _Completed:
+    """A collective that has ended, for the policy (`situation.Ended`)."""
+
+    number: int
+    arrived_s: Floats
+
+
+class _Family:
+    """The collectives of a group that have one kind and one root."""
+
+    def __init__(self, group: "Group", kind: str, root: int) -> None:
+        self._group, self._kind, self._root = group, kind, root
+        first = group.gpus[root] if kind in ROOTED else None
+        self.gpus = in_order_of_sites(group.fabric, group.gpus, first=first)
+        self._rank_of = {gpu: rank for rank, gpu in enumerate(group.gpus)}
+        self._router = Router(part_of(group.fabric, self.gpus), group.now.delays_s)
+        self._player: Player | None = None
+        self._count = 0
+        self._workload = lru_cache(maxsize=256)(self._sized)
+
+    def plan(self, request: Request) -> Planned:
+        """Decide before a collective; raises CollectiveRefusedError."""
+        group = self._group
+        try:
+            wanted = self._workload(request.size_bytes, request.unit_bytes)
+            chooser = self._chooser(wanted, group.mode)
+            if self._player is None:
+                every = group.spec.reembed_every
+                self._player = Player(group.mode, chooser, _Now(group.now), reembed_every=every)
+            player = self._player
+            player.face(chooser)
+            action = player.decide(self._count)
+            player.take(action)
+            placement = player.in_force.placement.ranks
+            routing = player.in_force.routing
+            if routing is None:
+                (path,) = chooser.paths(placement[None], group.now.believed_bps()[None], chosen=False)
+            else:
+                path = routing.path
+            predicted_s = self._predicted_s(chooser, placement, path)
+        except (NoPathError, ScheduleError, ValueError, SpecError) as error:
+            raise CollectiveRefusedError(f"{request} of {len(self.gpus)} ranks is not possible: {error}") from None
+        self._count += 1
+        pairs = chooser.crossings(placement)
+        return Planned(
+            workload=wanted,
+            placement=tuple(self._rank_of[self.gpus[rank]] for rank in placement.tolist()),
+            crossings={(self.gpus[a], self.gpus[b]): int(path[flow]) for (a, b), flow in pairs.items()},
+            is_directed=routing is not None,
+            reembedded=action.placement is not None,
+            rerouted=action.routing is not None,
+            predicted_s=predicted_s,
+        )
+
+    def ended(self, seconds: float) -> None:
+        """Show the policy how long the last collective that was planned took."""
+        if self._player is not None:
+            self._player.ended(_Completed(self._count - 1, np.array([seconds])))
+
+    def _sized(self, size_bytes: int, unit_bytes: int) -> Workload:
+        """Return the workload of a size, with slots of whole elements."""
+        spec, sites = self._group.spec, self._router.fabric.gpus_per_site
+        algorithm = spec.algorithm if spec.algorithm in ALGORITHMS[self._kind] else ALGORITHMS[self._kind][0]
+        channels = spec.channels if algorithm == "ring" else 1
+
+        def cut(pieces: int) -> Workload:
+            whole = workload(
+                self._kind, algorithm, sites=sites, size_bytes=size_bytes, channels=channels, pieces=pieces
+            )
+            return replace(whole, slot_bytes=-(-whole.slot_bytes // unit_bytes) * unit_bytes)
+
+        if spec.pieces is not None:
+            return cut(spec.pieces)
+        once = cut(1)
+        if once.largest_message_bytes < _CHOSEN_FROM_BYTES:
+            return once
+        shared, mean_bps = links_in_grain(self._group.fabric), self._group.now.mean_bps
+
+        def seconds(pieces: int) -> float:
+            chooser = self._chooser(cut(pieces), MODES["base"])
+            (path,) = chooser.paths(chooser.in_order[None], shared.slowest_bps(mean_bps[None]), chosen=False)
+            return seconds_alone(chooser, chooser.in_order, path, shared, mean_bps, gpus=self.gpus)
+
+        chosen = fewest_pieces(
+            seconds, transfers=len(once.schedule.transfers), message_bytes=once.largest_message_bytes // unit_bytes
+        )
+        return cut(chosen)
+
+    def _chooser(self, wanted: Workload, mode: Mode) -> Chooser:
+        return Chooser(self._router, mode, wanted, self._group.spec.ring)
+
+    def _predicted_s(self, chooser: Chooser, placement: Ranks, path: Ranks) -> float | None:
+        group = self._group
+        if ways_of(group.fabric, group.mode) is not None:
+            return None
+        shared = links_in_grain(group.fabric, group.now.dead())
+        return seconds_alone(chooser, placement, path, shared, group.now.true_bps(), gpus=self.gpus)
+
+
+class Group:
+    """The collectives of a process group over these GPUs, the group's rank 0 first."""
+
+    def __init__(
+        self, fabric: Fabric, now: Surroundings, *, mode: Mode, spec: CollectiveSpec, gpus: Sequence[int]
+    ) -> None:
+        self.fabric, self.now, self.mode, self.spec, self.gpus = fabric, now, mode, spec, tuple(gpus)
+        self._families = dict[tuple[str, int], _Family]()
+
+    def plan(self, request: Request) -> Planned:
+        """Decide before the next collective; raises CollectiveRefusedError."""
+        return self._family(request).plan(request)
+
+    def ended(self, request: Request, seconds: float) -> None:
+        """Show the policy how long a collective took."""
+        self._family(request).ended(seconds)
+
+    def _family(self, request: Request) -> _Family:
+        key = request.kind, request.root if request.kind in ROOTED else 0
+        if key not in self._families:
+            self._families[key] = _Family(self, *key)
+        return self._families[key]
+
+
+def content_of(planned: Planned, rank: int) -> dict[str, Any]:
+    """Return what a rank of the group needs to know of a plan, as JSON."""
+    schedule, of = planned.workload.schedule, planned.workload
+    program = _programs(of, planned.placement)[rank]
+    return {
+        "kind": of.kind,
+        "algorithm": of.algorithm,
+        "places": schedule.places,
+        "slots": schedule.slots,
+        "slot_bytes": of.slot_bytes,
+        "placement": planned.placement,
+        "program": {
+            "sends": [
+                [peer, channel, [{"task": one.task, "slots": one.slots, "after": one.after} for one in sends]]
+                for peer, channel, sends in program.sends
+            ],
+            "receives": [
+                [peer, channel, [{"task": one.task, "slots": one.slots, "adds": one.adds} for one in receives]]
+                for peer, channel, receives in program.receives
+            ],
+        },
+    }
+
+
+@lru_cache(maxsize=64)
+def _programs(of: Workload, placement: tuple[int, ...]) -> Any:
+    return programs(of, placement)
