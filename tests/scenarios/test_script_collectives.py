@@ -1,0 +1,346 @@
+"""The collectives of a script: planned as the testbed's own, for any group of GPUs, and served over a rank's socket."""
+
+import json
+import selectors
+import socket
+from concurrent.futures import Future
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.routing.wan_path_choice import Router
+from hosts.collectives.kinds import ALGORITHMS, ROOTED, contents
+from scenarios.engines.prediction import plan_of
+from scenarios.program.collective_server import CollectiveServer
+from scenarios.program.collectives import CollectiveRefusedError, Group, Request, Surroundings, content_of
+from scenarios.spec.collective import CollectiveSpec
+from scenarios.spec.load import scenario_of
+from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.failures import NO_CABLES
+from topologies.fabric.groups import in_order_of_sites, part_of
+
+FABRIC = build_fabric(FabricSpec(gpus_per_site=(4, 4)))
+MODES = {name: scenario_of("").mode(name) for name in ("base", "wan", "ccl", "joint")}
+
+
+def surroundings(fabric, rates_bps, delays_s):
+    return Surroundings(
+        believed_bps=lambda: rates_bps,
+        true_bps=lambda: rates_bps,
+        dead=lambda: NO_CABLES,
+        mean_bps=rates_bps,
+        delays_s=delays_s,
+    )
+
+
+def drawn(fabric, seed):
+    draw = np.random.default_rng(seed)
+    return draw.uniform(1e9, 40e9, len(fabric.links)), draw.choice([1e-5, 1e-3, 2e-2], len(fabric.links))
+
+
+def group(gpus, *, mode="joint", seed=1, fabric=FABRIC, **spec):
+    now = surroundings(fabric, *drawn(fabric, seed))
+    return Group(fabric, now, mode=MODES[mode], spec=CollectiveSpec(**spec), gpus=gpus)
+
+
+@pytest.mark.parametrize("mode", [*MODES])
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast"])
+def test_all_gpus_get_what_the_testbed_gives_its_own_collective(kind, mode):
+    text = f'[collective]\nkind = "{kind}"\nsize = "64 MB"\ncount = 1\n[run]\nmodes = ["{mode}"]\n'
+    (config,) = scenario_of(text).configurations()
+    plan = plan_of(config, mode)
+    conditions = plan.conditions
+    now = surroundings(conditions.fabric, conditions.rates_bps(0, 1)[0], conditions.delays_s)
+    now = Surroundings(**{**vars(now), "mean_bps": conditions.mean_bps})
+    ours = Group(conditions.fabric, now, mode=MODES[mode], spec=CollectiveSpec(), gpus=range(8))
+    planned = ours.plan(Request(kind, 64_000_000, 4, 0))
+    assert planned.workload.slot_bytes == config.workload.slot_bytes
+    assert planned.placement == tuple(plan.decisions.placement[0].tolist())
+    assert planned.predicted_s == pytest.approx(float(plan.completion_s()[0]), rel=1e-12)
+    begins, ends = config.workload.schedule.ends
+    of_flow = zip(begins, ends, plan.decisions.path[0].tolist(), strict=True)
+    paths = {(planned.placement[src], planned.placement[dst]): path for src, dst, path in of_flow if path >= 0}
+    assert planned.crossings == paths
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(0, 1000),
+    st.permutations(range(8)),
+    st.integers(2, 7),
+    st.sampled_from(["allreduce", "allgather", "alltoall", "broadcast", "scatter"]),
+    st.sampled_from(["base", "wan", "joint"]),
+)
+def test_a_group_gets_what_a_fabric_of_these_gpus_alone_would_give(seed, order, size, kind, mode):
+    """The oracle is a fabric that is built with so many GPUs, whose links have the rates of the group's."""
+    chosen, root = order[:size], size - 1
+    ours = group(chosen, mode=mode, seed=seed, pieces=1)
+    rates_bps, delays_s = ours.now.true_bps(), ours.now.delays_s
+    members = in_order_of_sites(FABRIC, chosen, first=chosen[root] if kind in ROOTED else None)
+    sites = list(dict.fromkeys(FABRIC.gpus[gpu].site for gpu in members))
+    sizes = tuple(sum(FABRIC.gpus[gpu].site == site for gpu in members) for site in sites)
+    if sizes == (1,):
+        return
+    alone = build_fabric(FabricSpec(gpus_per_site=sizes))
+
+    def original(name):
+        """The node of the whole fabric that a node of the small one stands for."""
+        return f"g{members[int(name[1:])]}" if name[0] == "g" else f"s{sites[int(name[1])]}{name[2:]}"
+
+    index = {(link.src, link.dst): link.index for link in FABRIC.links}
+    same = [index[original(link.src), original(link.dst)] for link in alone.links]
+    small = Group(
+        alone,
+        surroundings(alone, rates_bps[same], delays_s[same]),
+        mode=MODES[mode],
+        spec=CollectiveSpec(pieces=1),
+        gpus=range(size),
+    )
+    request = Request(kind, 8_000_000, 4, root)
+    planned, expected = ours.plan(request), small.plan(Request(kind, 8_000_000, 4, 0))
+    assert planned.predicted_s == pytest.approx(expected.predicted_s, rel=1e-9)
+    assert [chosen[rank] for rank in planned.placement] == [members[rank] for rank in expected.placement]
+    names = {
+        (members[a], members[b]): [original(alone.links[link].src) for link in alone.paths[path].links]
+        for (a, b), path in expected.crossings.items()
+    }
+    found = {
+        pair: [FABRIC.links[link].src for link in FABRIC.paths[path].links] for pair, path in planned.crossings.items()
+    }
+    assert found == names
+    if kind in ROOTED:
+        assert planned.placement[0] == root
+
+
+def test_the_ring_of_a_group_is_the_best_of_all_rings_by_brute_force():
+    gpus = [1, 6, 3, 4]
+    for seed in range(5):
+        ours = group(gpus, seed=seed, pieces=1, ring="sum")
+        planned = ours.plan(Request("allgather", 4_000_000, 4, 0))
+        router = Router(FABRIC, ours.now.delays_s)
+        rates_bps = ours.now.true_bps()[None]
+
+        def edge_s(a, b, router=router, rates_bps=rates_bps):
+            if FABRIC.gpus[a].site == FABRIC.gpus[b].site:
+                link = FABRIC.intra_index[a, b]
+                return router.delays_s[link] + 8e6 / rates_bps[0, link]
+            cost_s, _ = router.crossings(rates_bps, chunk_bytes=1_000_000, fixed=False)
+            return cost_s[0, a, b]
+
+        def total_s(ring, edge_s=edge_s):
+            return sum(edge_s(ring[i - 1], ring[i]) for i in range(len(ring)))
+
+        def is_ring(ring):
+            """Whether a ring crosses the WAN twice, as the rings to choose from do."""
+            sites = [FABRIC.gpus[gpu].site for gpu in ring]
+            return sum(sites[i - 1] != sites[i] for i in range(len(ring))) == 2
+
+        least_s = min(total_s(ring) for ring in permutations(gpus) if is_ring(ring))
+        assert total_s([gpus[rank] for rank in planned.placement]) == pytest.approx(least_s, rel=1e-9)
+
+
+def test_a_policy_counts_the_collectives_of_a_group_by_kind():
+    ours = group(range(8), reembed_every=3)
+    kinds = ["allreduce", "allgather"] * 4
+    chosen = [ours.plan(Request(kind, 1_000_000, 4, 0)) for kind in kinds]
+    assert [one.reembedded for one in chosen] == [True, True, False, False, False, False, True, True]
+    assert all(one.rerouted for one in chosen)
+
+
+@pytest.mark.parametrize("kind", [*ALGORITHMS])
+@pytest.mark.parametrize("unit", [1, 2, 8, 16])
+def test_slots_hold_whole_elements_and_programs_deliver_what_the_kind_requires(kind, unit):
+    """Executed by hand, message by message in the order of tasks, on sets of contributions."""
+    ours = group([5, 0, 2, 7, 1], seed=3)
+    planned = ours.plan(Request(kind, 999, unit, 3))
+    of = planned.workload
+    places, slots = of.schedule.places, of.schedule.slots
+    assert of.slot_bytes % unit == 0
+    now, wanted = contents(kind, places=places, slots=slots)
+    sends, receives = {}, {}
+    for rank in range(places):
+        program = content_of(planned, rank)["program"]
+        sends |= {one["task"]: (rank, one["slots"]) for _, _, tasks in program["sends"] for one in tasks}
+        receives |= {one["task"]: (rank, one) for _, _, tasks in program["receives"] for one in tasks}
+    assert sends.keys() == receives.keys()
+    place = {rank: number for number, rank in enumerate(planned.placement)}
+    for task in sorted(sends):
+        (src, mine), (dst, one) = sends[task], receives[task]
+        for sent, kept in zip(mine, one["slots"], strict=True):
+            content, at = now[place[src]][sent], now[place[dst]]
+            at[kept] = content | (at[kept] if one["adds"] else 0)
+    for place_of, required in enumerate(wanted):
+        for slot, content in enumerate(required):
+            assert content == 0 or now[place_of][slot] == content
+
+
+def test_what_cannot_be_had_is_refused_with_a_sentence():
+    with pytest.raises(CollectiveRefusedError, match=r"allreduce of 100 bytes of 1 ranks is not possible: .*2 or more"):
+        group([3]).plan(Request("allreduce", 100, 4, 0))
+    with pytest.raises(ValueError, match=r"\[0, 4, 1\] are not in the order of their sites"):
+        part_of(FABRIC, [0, 4, 1])
+
+
+# --- the socket -------------------------------------------------------------------------------------------------------
+
+
+class Paths:
+    """Records the paths that are asked for; they are in force once a test says so."""
+
+    def __init__(self):
+        self.asked, self.futures = [], []
+
+    def direct(self, paths):
+        self.asked.append(dict(paths))
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+class Served:
+    """A server for ranks 0 to n - 1 on GPUs 0, 4, 1, ..., and a client of each."""
+
+    def __init__(self, folder, ranks, mode):
+        self.selector, self.paths, self.ended = selectors.SelectSelector(), Paths(), []
+        gpus = [0, 4, 1, 5, 2][:ranks]
+        listeners, self.clients = {}, []
+        for rank in range(ranks):
+            listeners[rank] = socket.socket(socket.AF_UNIX)
+            listeners[rank].bind(str(folder / str(rank)))
+            listeners[rank].listen()
+        self.server = CollectiveServer(
+            listeners,
+            self.selector,
+            paths=self.paths,
+            new_group=lambda ranks: group([gpus[rank] for rank in ranks], mode=mode),
+            record=self.ended.append,
+        )
+        for rank in range(ranks):
+            self.clients.append(socket.socket(socket.AF_UNIX))
+            self.clients[rank].connect(str(folder / str(rank)))
+
+    def say(self, rank, **message):
+        self.clients[rank].sendall(json.dumps(message).encode() + b"\n")
+        return self.answers(rank)
+
+    def answers(self, rank):
+        """Let the server work, and return what it has said to a rank."""
+        while events := self.selector.select(0.05):
+            for key, _ in events:
+                key.data()
+        self.clients[rank].setblocking(False)
+        try:
+            data = self.clients[rank].recv(1 << 20)
+        except BlockingIOError:
+            return []
+        finally:
+            self.clients[rank].setblocking(True)
+        return [json.loads(line) for line in data.splitlines()]
+
+
+@pytest.fixture
+def served(tmp_path: Path):
+    made = []
+
+    def make(ranks=2, mode="base"):
+        made.append(Served(tmp_path, ranks, mode))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.server.close()
+        for client in one.clients:
+            client.close()
+        assert not one.selector.get_map()
+
+
+ASK = {"ask": "plan", "group": "w", "number": 0, "kind": "allreduce", "bytes": 4096, "unit": 4, "root": 0}
+
+
+def test_a_plan_is_sent_to_a_rank_once_and_the_end_on_all_ranks_is_recorded(served):
+    run = served()
+    for rank in range(2):
+        assert run.say(rank, ask="group", group="w", ranks=[0, 1]) == [{"group": "w", "connect": True}]
+        (answer,) = run.say(rank, **ASK)
+        assert answer["plan"] == 0
+        assert answer["content"]["placement"] == [0, 1]
+    assert run.say(1, **{**ASK, "number": 1}) == [{"plan": 0, "content": None}]
+    assert run.say(0, tell="ended", group="w", number=0, asked_ns=1, begun_ns=5, ended_ns=30) == []
+    assert run.ended == []
+    assert run.say(1, tell="ended", group="w", number=0, asked_ns=2, begun_ns=9, ended_ns=20) == []
+    (ended,) = run.ended
+    assert (ended["asked_ns"], ended["begun_ns"], ended["ended_ns"]) == ([1, 2], [5, 9], 30)
+    assert (ended["kind"], ended["size_bytes"], ended["ranks"]) == ("allreduce", 4096, (0, 1))
+    assert run.paths.asked == []  # base leaves paths alone
+    assert run.server.unfinished() == 1
+
+
+def test_an_answer_waits_until_the_paths_are_in_force(served):
+    run = served(mode="joint")
+    for rank in range(2):
+        run.say(rank, ask="group", group="w", ranks=[0, 1])
+        assert run.say(rank, **ASK) == []
+    assert [{*asked} for asked in run.paths.asked] == [{(0, 4), (4, 0)}]
+    run.paths.futures[0].set_result(4)
+    assert [answer["plan"] for rank in range(2) for answer in run.answers(rank)] == [0, 0]
+    for rank in range(2):
+        run.say(rank, tell="ended", group="w", number=0, asked_ns=0, begun_ns=1, ended_ns=2)
+    assert run.ended[0]["messages"] == 4
+
+
+def test_a_controller_that_fails_ends_the_collective_with_its_sentence(served):
+    run = served(mode="joint")
+    run.say(0, ask="group", group="w", ranks=[0, 1])
+    assert run.say(0, **ASK) == []
+    run.paths.futures[0].set_exception(OSError("the controller has ended"))
+    assert run.answers(0) == [{"error": "allreduce of 4,096 bytes has no paths: the controller has ended"}]
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            {**ASK, "bytes": 8192},
+            "asks for allreduce of 8,192 bytes as its collective 0, and another rank for ",
+        ),
+        ({**ASK, "kind": "allsum"}, '"kind" is allsum; allowed: allgather, '),
+        ({**ASK, "bytes": 0}, '"bytes" is 0; allowed: 1 to '),
+        ({**ASK, "bytes": "1"}, '"bytes" is 1; allowed: 1 to '),
+        ({**ASK, "root": 2}, '"root" is 2; allowed: 0 to 1'),
+        ({**ASK, "number": -1}, '"number" is -1; allowed: 0 to '),
+        ({**ASK, "group": "v"}, "the group v is not known"),
+        ({**ASK, "group": 7}, '"group" is 7; allowed: a text'),
+        ({"ask": "group", "group": "x", "ranks": [0, 9]}, "the ranks [0, 9]; allowed: a list of ranks from 0 to 1"),
+        ({"ask": "group", "group": "x", "ranks": [0]}, "allowed: each once, and rank 1 among them"),
+        ({"ask": "group", "group": "x", "ranks": [1, 1]}, "allowed: each once, and rank 1 among them"),
+        ({"tell": "joke", "group": "w", "number": 0}, 'neither "ask" is'),
+    ],
+)
+def test_a_wrong_message_is_answered_with_a_sentence_and_the_others_go_on(served, message, words):
+    run = served()
+    for rank in range(2):
+        run.say(rank, ask="group", group="w", ranks=[0, 1])
+    run.say(0, **ASK)
+    (answer,) = run.say(1, **message)
+    assert words in answer["error"]
+    assert run.say(1, **ASK)[0]["plan"] == 0
+
+
+def test_what_is_no_message_is_refused_and_an_endless_line_ends_the_connection(served):
+    run = served()
+    run.clients[0].sendall(b"\xff{]\n[1]\n")
+    assert ["is not a JSON object" in answer["error"] for answer in run.answers(0)] == [True, True]
+    run.clients[0].sendall(b"x" * 100_000)
+    run.clients[1].setblocking(True)
+    for _ in range(12):
+        run.answers(1)
+        try:
+            run.clients[0].sendall(b"x" * 100_000)
+        except (BrokenPipeError, ConnectionResetError):
+            break
+    else:
+        pytest.fail("the connection was kept")
+    assert run.say(1, ask="group", group="w", ranks=[0, 1]) == [{"group": "w", "connect": True}]
