@@ -438,7 +438,7 @@ SWEPT = (
             "run.clock",
             "policy",
         )
-        and not key.startswith("program.")
+        and (key == "program.backend" or not key.startswith("program."))
     ),
 )
 """The keys that a sweep may vary, the outermost axis first.
