@@ -1,0 +1,44 @@
+"""Whether a group still works: its first failure ends it on every rank, and is the reason that every rank gives."""
+
+import threading
+from collections.abc import Callable
+
+from .connections import Connections
+from .errors import GroupError, LostRank
+
+Publish = Callable[[str], str]
+"""Publishes why this rank gave up, unless another rank has done so before; returns what is published."""
+
+
+class Fate:
+    """The fate of one group on this rank, `rank` in the world; several threads may use it."""
+
+    def __init__(self, rank: int, connections: Connections, publish: Publish) -> None:
+        self._rank, self._connections, self._publish = rank, connections, publish
+        self._lock = threading.Lock()
+        self.why: str | None = None
+
+    def fail(self, error: GroupError, what: str) -> str:
+        """End the group, as `what` failed by this error; return why it ended, as a main clause.
+
+        The connections are shut down, so that the other ranks give up at once. A rank whose connection ends because
+        another has given up asks which failure was the first.
+        """
+        with self._lock:
+            if self.why is None:
+                mine = f"rank {self._rank} gave up {what}, as {error}"
+                self.why = str(error)
+                try:
+                    first = self._publish(mine)
+                except Exception:
+                    first = mine
+                if first != mine and isinstance(error, LostRank):
+                    self.why = first
+                self._connections.shut_down()
+            return self.why
+
+    def end(self, why: str) -> None:
+        """Have all work from now on fail for this reason, unless the group has failed already."""
+        with self._lock:
+            self.why = self.why or why
+            self._connections.shut_down()
