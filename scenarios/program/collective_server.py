@@ -73,24 +73,14 @@ class _Collective:
     times_ns: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
 
-class _Known(dict[tuple[Any, ...], int]):
-    """Numbers of plans: equal ones have one number."""
-
-    def number(self, planned: Planned) -> int:
-        """Return the number of a plan."""
-        of = planned.workload
-        key = of.kind, of.algorithm, len(of.schedule.transfers), of.slot_bytes, planned.placement
-        return self.setdefault(key, len(self))
-
-
 class _Members:
     """A process group: its ranks of the program, what plans its collectives, and those that have not ended."""
 
     def __init__(self, ranks: tuple[int, ...], group: Group) -> None:
         self.ranks, self.group = ranks, group
         self.collectives = dict[int, _Collective]()
-        self.numbers = _Known()
-        self.known = {rank: set[int]() for rank in ranks}
+        self.plans = dict[tuple[Any, ...], int]()  # the numbers of plans; equal ones have one number
+        self.known = {rank: set[int]() for rank in ranks}  # the plans whose content a rank has had
 
 
 class CollectiveServer:
@@ -113,6 +103,7 @@ class CollectiveServer:
         self._listeners = listeners
         self._members = dict[tuple[str, int], _Members]()  # by name and the rank that announced it
         self._made = dict[tuple[str, tuple[int, ...]], _Members]()
+        self._plans = 0  # so far, in all groups
         self._connections = set[_Connection]()
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._finished: list[tuple[_Members, int, Future[int]]] = []
@@ -260,7 +251,12 @@ class CollectiveServer:
         if collective.error is not None:
             self._send(connection, {"error": collective.error})
             return
-        plan, known = members.numbers.number(collective.planned), members.known[connection.rank]
+        of, placement, known = collective.planned.workload, collective.planned.placement, members.known[connection.rank]
+        key = of.kind, of.algorithm, len(of.schedule.transfers), of.slot_bytes, placement
+        if key not in members.plans:
+            members.plans[key] = self._plans
+            self._plans += 1
+        plan = members.plans[key]
         content = None if plan in known else content_of(collective.planned, rank)
         known.add(plan)
         self._send(connection, {"plan": plan, "content": content})
