@@ -33,13 +33,14 @@ from scenarios.program.condition_changes import ProgramTimeline
 from scenarios.program.fault_times import FaultTimes
 from scenarios.program.job_rounds import JobRounds
 from scenarios.program.kernel_log import mapping_troubles
+from scenarios.program.preload import Preloaded, PreloadError
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.servers import LOOK_NS, Endings, HostSockets, useless
 from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.faults import dead_cables
-from scenarios.spec.program import COLLECTIVES, LONGHAUL, ProgramSpec, variables
+from scenarios.spec.program import COLLECTIVES, LONGHAUL, PRELOADING, ProgramSpec, variables
 from scenarios.spec.roles import Role
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import leave, tell
@@ -90,7 +91,7 @@ def main(arguments: list[str]) -> int:
                 run.wait()
                 _emit(over=run.end())
             leave(platform)
-    except (CaptureError, *Failure) as error:
+    except (CaptureError, PreloadError, *Failure) as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
@@ -125,7 +126,7 @@ class Run:
         self._testbed, self._spec, self._folder = testbed, program, Path(request["folder"])
         self._timeline, self._jobs, self._emit = timeline, jobs, emit or _emit
         self._environment: Mapping[str, str] = request["environment"]
-        self._user = User(**request["user"])
+        self._user, self._directory = User(**request["user"]), Path(request["directory"])
         placed = self._spec.roles_of(testbed.fabric.spec.gpus_per_site)
         self._gpus, self._role_of = [gpu for gpu, _ in placed], [role for _, role in placed]
         self._roles = self._spec.all_roles
@@ -140,7 +141,7 @@ class Run:
         self._counters = [Path("/sys/class/net", port, "statistics/tx_bytes") for port in ports.values()]
         self._rank_files = RankFiles(
             testbed.platform.folder / "program",
-            directory=Path(request["directory"]),
+            directory=self._directory,
             user=self._user,
             ranks=[testbed.fabric.gpus[gpu].name for gpu in self._gpus],
             size_bytes=self._spec.files_bytes,
@@ -154,6 +155,7 @@ class Run:
         self._captures: Captures | None = None
         self._coupled = coupled
         self._server: CollectiveServer | None = None
+        self._preloaded: Preloaded | None = None
         self._counted_before = [self._counted(gpu) for gpu in self._gpus]
         self._sent_bytes_before = self._sent_bytes()
         self._beginning_ns = self._since_ns = 0
@@ -178,6 +180,8 @@ class Run:
                 self._rank_files.make()
                 if self._coupled is not None and self._timeline is not None:
                     self._server = self._serve_collectives(self._coupled, self._timeline)
+                if self._spec.preload:
+                    self._preloaded = self._preload()
                 self._begin()
             self._start_ranks(0)
         except BaseException:
@@ -215,9 +219,9 @@ class Run:
             time.sleep(_FIRST_S)
         return self._to_start[0][0] if self._to_start else None
 
-    def _start(self, rank: int) -> None:
-        host = os.pidfd_open(self._host_pid(rank))
-        prepare = partial(
+    def _preparing(self, rank: int, host: int) -> Callable[[], None]:
+        """Return the function that moves a new process into the environment of a rank on a host, given by its pidfd."""
+        return partial(
             self._rank_files.prepare,
             rank,
             host=host,
@@ -225,6 +229,28 @@ class Run:
             limit=self._limit,
             memory_bytes=self._spec.memory_bytes,
         )
+
+    def _preload(self) -> Preloaded:
+        """Load the modules of `program.preload`, in an environment like that of rank 0."""
+        self._emit(doing=f"the modules {', '.join(self._spec.preload)}")
+        host = os.pidfd_open(self._host_pid(0))
+        try:
+            with self._rank_files.listen(None) as listener:
+                return Preloaded(
+                    self._spec.preload,
+                    self._spec.interpreter,
+                    listener=listener,
+                    user=self._user,
+                    environment=self._variables(0),
+                    directory=self._directory,
+                    prepare=self._preparing(0, host),
+                )
+        finally:
+            os.close(host)
+
+    def _start(self, rank: int) -> None:
+        host = os.pidfd_open(self._host_pid(rank))
+        prepare = self._preparing(rank, host)
         role = self._roles[self._role_of[rank]]
         try:
             process = start_shell(
@@ -250,6 +276,8 @@ class Run:
                 process.kill()  # a rank that has just been started may still be root's, out of reach of `kill_all`
                 process.wait()  # otherwise its host could not end
             self._user.kill_all()
+            if self._preloaded is not None:
+                self._preloaded.close()
             self._stop_captures()
             if self._server is not None:
                 self._server.close()
@@ -304,7 +332,10 @@ class Run:
             set_by_run["LONGHAUL_COLLECTIVES"] = COLLECTIVES
             if self._spec.backend == LONGHAUL:
                 set_by_run["LONGHAUL_BACKEND"] = LONGHAUL
-        return {**self._environment, **set_by_run, **dict(self._spec.env), **dict(role.env)}
+        found = {**self._environment, **set_by_run, **dict(self._spec.env), **dict(role.env)}
+        if self._spec.preload:
+            found["PYTHONPATH"] = ":".join([str(PRELOADING), *filter(None, [found.get("PYTHONPATH")])])
+        return found
 
     def wait(self) -> None:
         """Wait until all ranks have ended; end them at the deadline by SIGTERM, and `_GRACE_S` later by SIGKILL."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scenarios.spec.program import COLLECTIVES, HOSTFILE
+from scenarios.spec.program import COLLECTIVES, HOSTFILE, PRELOAD
 from topologies.fabric.ipv6 import address_of
 from topologies.linux import make_timers_exact, mount, unmount, unshare
 from topologies.namespaces import (
@@ -42,6 +42,7 @@ FILES = "files"
 
 _COMPUTED = ".longhaul-computed"  # of a rank's /dev/shm; made by what is in the folder `rank`
 _MS_RDONLY, _MS_REMOUNT = 1, 32
+_DAC_READ_SEARCH = 2  # <linux/capability.h>
 _INODES = 200_000
 _MAX_OF_MEMORY = 0.7  # share for a single process
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
@@ -55,6 +56,11 @@ class User:
     uid: int
     gid: int
     reads_all: bool
+
+    @property
+    def capabilities(self) -> int:
+        """The mask of the capabilities that ranks have."""
+        return 1 << _DAC_READ_SEARCH if self.reads_all else 0
 
     @property
     def setpriv(self) -> tuple[str, ...]:
@@ -137,9 +143,10 @@ class RankFiles:
         (folder / "gai.conf").write_text("precedence ::ffff:0:0/96 100\n")  # names stand for IPv4 where both will do
         (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
 
-    def listen(self, rank: int) -> socket.socket:
-        """Return a listening socket that this rank alone finds, as COLLECTIVES, once it is prepared; raises OSError."""
-        path = self._folder / f"collectives{rank}"
+    def listen(self, rank: int | None) -> socket.socket:
+        """Return a listening socket that ranks find once they are prepared: this rank alone, as COLLECTIVES, or all of
+        them, as PRELOAD, if it is None. Raises OSError."""
+        path = self._folder / ("preload" if rank is None else f"collectives{rank}")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         listener.bind(str(path))
         path.chmod(0o600)
@@ -202,16 +209,16 @@ class RankFiles:
         os.chdir(self._directory)
 
     def _mount_run(self, rank: int) -> None:
-        """Mount the rank's /run, with its socket if it has one, whose file the new /run may hide."""
-        try:
-            listener = os.open(self._folder / f"collectives{rank}", os.O_PATH)
-        except FileNotFoundError:
-            listener = -1
+        """Mount the rank's /run, with the sockets that there are, whose files the new /run may hide."""
+        found = dict[str, int]()
+        for name, target in ((f"collectives{rank}", COLLECTIVES), ("preload", PRELOAD)):
+            with suppress(FileNotFoundError):
+                found[target] = os.open(self._folder / name, os.O_PATH)
         mount("tmpfs", Path("/run"), "tmpfs", flags=MS_NOSUID, data="size=64k,mode=755")
-        if listener >= 0:
-            Path(COLLECTIVES).touch()
-            mount(Path(f"/proc/self/fd/{listener}"), Path(COLLECTIVES), flags=MS_BIND)
-            os.close(listener)
+        for target, file in found.items():
+            Path(target).touch()
+            mount(Path(f"/proc/self/fd/{file}"), Path(target), flags=MS_BIND)
+            os.close(file)
 
     def keep(self, target: Path, *, most_bytes: int) -> tuple[int, int]:
         """Copy the files written in the working directory to `target`; return how many were copied and how many not.

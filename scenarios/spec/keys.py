@@ -339,6 +339,7 @@ KEYS: Mapping[str, Key] = {
             one_of(*program.BACKENDS),
             "Backend of torch.distributed: the script's or longhaul.",
         ),
+        Key("program.preload", "preload", program.MODULES, "Python modules that are loaded once, for all ranks."),
         Key("program.env", "env", roles.ENV, "Variables of its environment."),
         Key("program.deadline", "deadline_s", DELAY, "Time after which it is ended, by the clock of the run."),
         Key("program.sample", "sample_s", DELAY, "Time between readings of the WAN ports' counters, by that clock."),

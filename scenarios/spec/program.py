@@ -7,6 +7,7 @@ env = {OMP_NUM_THREADS = "1"}
 deadline = "20 s"          # by the clock of the run
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,12 @@ HOSTFILE = "/run/longhaul-hosts"
 COLLECTIVES = "/run/longhaul-collectives"
 """A Unix socket of each rank, at which the backend `longhaul` asks for its collectives."""
 
+PRELOAD = "/run/longhaul-preload"
+"""A Unix socket of all ranks, at which Python programs get a process that has modules in memory (`program.preload`)."""
+
+PRELOADING = TOOLS / "preload"
+"""The folder of what preloads modules, which ranks' PYTHONPATH begins with if any are."""
+
 SCRIPTS, LONGHAUL = "script", "longhaul"
 BACKENDS = SCRIPTS, LONGHAUL
 """Backends of torch.distributed: those that the script names, or the run's own in their place."""
@@ -57,7 +64,7 @@ class ProgramSpec:
     """A program that is run on the GPUs' hosts: one command on all of its ranks, or `roles`; without either, none.
 
     `ranks` are the GPUs that it runs on, all of them if None; its own rank 0 is on the first. `backend` is one of
-    BACKENDS. `deadline_s` and
+    BACKENDS. `preload` are Python modules that are loaded once for all ranks. `deadline_s` and
     `sample_s` are measured by the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message
     of `message_bytes` from each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes
     together, and `processes` the number of its processes and threads, by rank on average. `output_bytes` is how much is
@@ -69,6 +76,7 @@ class ProgramSpec:
     roles: tuple[Role, ...] = ()
     ranks: tuple[int, ...] | None = None
     backend: str = SCRIPTS
+    preload: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     deadline_s: float = 1000.0
     sample_s: float = 10e-3
@@ -91,6 +99,12 @@ class ProgramSpec:
         return bool(self.command or self.roles)
 
     @property
+    def interpreter(self) -> str:
+        """The Python interpreter that the first command names, as it names it; "python" if it names none."""
+        words = re.findall(r"[^\s'\"=;&|()]+", self.all_roles[0].command)
+        return next((word for word in words if _PYTHON.fullmatch(word.rpartition("/")[2])), "python")
+
+    @property
     def all_roles(self) -> tuple[Role, ...]:
         """The roles, of which a program with one command has one."""
         return self.roles or (Role(command=self.command or ""),)
@@ -103,6 +117,18 @@ class ProgramSpec:
         """Return the GPUs that the program runs on, its rank 0 first, given the GPUs of each site."""
         return tuple(gpu for gpu, _ in self.roles_of(gpus_per_site))
 
+
+_PYTHON = re.compile(r"python[0-9.]*")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+MODULES = fitting(
+    "a list of names of Python modules, each once",
+    (list,),
+    lambda names: (
+        all(isinstance(one, str) and _MODULE.fullmatch(one) for one in names) and len(set(names)) == len(names)
+    ),
+    tuple,
+    list,
+)
 
 RANKS = fitting(
     "a list of ranks, each once",
