@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from .connections import Connections
-from .errors import GroupError, LostRank
+from .errors import GroupError, LostRank, ShutDown
 
 Publish = Callable[[str], str]
 """Publishes why this rank gave up, unless another rank has done so before; returns what is published."""
@@ -28,10 +29,10 @@ class Fate:
             if self.why is None:
                 mine = f"rank {self._rank} gave up {what}, as {error}"
                 self.why = str(error)
-                try:
-                    first = self._publish(mine)
-                except Exception:
-                    first = mine
+                first = mine
+                if not isinstance(error, ShutDown):  # else the others see the end of the connections
+                    with suppress(Exception):  # the store may have ended with the rank that failed
+                        first = self._publish(mine)
                 if first != mine and isinstance(error, LostRank):
                     self.why = first
                 self._connections.shut_down()

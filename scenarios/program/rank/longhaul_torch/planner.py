@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .errors import GroupError, TimedOut
+from .errors import GroupError, ShutDown, TimedOut
 from .waking import Wake
 
 _MAX_LINE_BYTES = 1 << 26
@@ -172,7 +172,7 @@ class Planner:
             if self._wake.fileno() in ready:
                 self._wake.clear()
                 if self._wake.is_over:
-                    raise GroupError("the group was shut down")
+                    raise ShutDown
             if self._socket.fileno() in ready:
                 data = self._socket.recv(1 << 16)
                 if not data:
