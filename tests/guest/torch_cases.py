@@ -21,6 +21,11 @@ BITS = ["BAND", "BOR", "BXOR"]
 FOR_GLOO = {torch.int16: torch.int32, torch.bool: torch.uint8}
 """Gloo lacks some types. It gets the same numbers in wider ones, which wrap around alike."""
 
+KINDS = [
+    *("all_reduce", "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into", "reduce_scatter"),
+    *("reduce_scatter_tensor", "all_to_all", "all_to_all_single", "all_to_all_uneven", "gather", "scatter"),
+    *("messages", "objects", "coalesced"),
+]
 SIZES = [0, 1, 2, 3, 7, 64, 1000, 4099, 70_000]
 
 
@@ -29,7 +34,7 @@ class Case:
 
     def __init__(self, draw: random.Random, rank: int, groups: list[tuple[list[int], Any, Any]]) -> None:
         self.draw = draw
-        self.ranks, self.gloo, self.ours = draw.choice([one for one in groups])
+        self.ranks, self.gloo, self.ours = draw.choice(groups)
         self.is_mine = rank in self.ranks
         self.place = self.ranks.index(rank) if self.is_mine else -1
         self.seed = draw.getrandbits(32)
@@ -75,13 +80,10 @@ def same(kind: str, op: str, mine: Any, theirs: Any) -> str | None:
     return f"{kind} {op} of {mine.dtype} {tuple(mine.shape)}: {mine.flatten()[:4]} is not {theirs.flatten()[:4]}"
 
 
-def run(case: Case) -> list[str | None]:  # noqa: PLR0912, PLR0915 - a branch for each collective
+def run(case: Case) -> list[str | None]:
     """Run a case with both backends; return how the results differ."""
     draw, n = case.draw, len(case.ranks)
-    kind = draw.choice(
-        "all_reduce all_reduce reduce broadcast all_gather all_gather_into reduce_scatter reduce_scatter_tensor "
-        "all_to_all all_to_all_single all_to_all_uneven gather scatter messages objects coalesced".split()
-    )
+    kind = draw.choice(KINDS)
     reduces = kind in ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "coalesced")
     dtype = draw.choice(FLOATS + WHOLES if reduces else COPIED[:-2] if kind in ("gather", "scatter") else COPIED)
     op = draw.choice(OPS + (BITS if dtype in WHOLES else ["AVG"] if dtype in FLOATS else [])) if reduces else ""
@@ -121,9 +123,7 @@ def run(case: Case) -> list[str | None]:  # noqa: PLR0912, PLR0915 - a branch fo
         if kind == "all_gather":
             both(lambda g, k, w: dist.all_gather(outs[k], a[k], group=g, async_op=w))
         else:
-            both(
-                lambda g, k, w: dist.gather(a[k], outs[k] if me == root else None, dst=first, group=g, async_op=w)
-            )
+            both(lambda g, k, w: dist.gather(a[k], outs[k] if me == root else None, dst=first, group=g, async_op=w))
         return [same(kind, "", b, c) for b, c in zip(outs[1], outs[0], strict=True)]
     if kind == "all_gather_into":
         a = case.tensor(dtype, size, plain=True)
@@ -181,7 +181,7 @@ def run(case: Case) -> list[str | None]:  # noqa: PLR0912, PLR0915 - a branch fo
         dist.broadcast_object_list(box, first, group=case.ours)
         return [None if found[0] == found[1] and box == [["from", first]] else f"objects {found} {box}"]
     several = [case.tensor(dtype, one, plain=True) for one in (size, 3, size)]
-    with dist._coalescing_manager(group=case.ours):  # noqa: SLF001 - as FSDP does
+    with dist._coalescing_manager(group=case.ours):
         for _, mine in several:
             dist.all_reduce(mine, op=reduction, group=case.ours)
     for theirs, _ in several:

@@ -103,7 +103,7 @@ def group(tmp_path):
 
 
 def issue(rank, handle, *, kind, words, add=None, root=0, timeout_s=20.0, fill=None, store=None):
-    """Issue a collective over words: `fill(plan, block)` has a block's initial words or None, `store` gets its words."""
+    """Issue a collective over words: `fill(plan, block)` has a block's initial words or None, `store` gets them all."""
     kept = {}
 
     def slots(plan):
@@ -256,7 +256,11 @@ def test_a_rank_that_ends_is_named_at_once_on_all_others(group):
 @pytest.mark.parametrize(
     ("mine", "theirs", "words"),
     [
-        (("allgather", 30), ("allgather", 60), ("with 120 bytes, where transfer 0 of allgather number 0 with 60 bytes was due", "(240 bytes)")),
+        (
+            ("allgather", 30),
+            ("allgather", 60),
+            ("with 120 bytes, where transfer 0 of allgather number 0 with 60 bytes was due", "(240 bytes)"),
+        ),
         (("allgather", 40_000), ("allgather", 400), ("allgather number 0",)),
         (("allgather", 40), ("reducescatter", 40), ("allgather number 0", "reducescatter number 0")),
         (("broadcast", 10), ("allreduce", 10), ("broadcast number 0", "allreduce number 0")),
@@ -298,8 +302,11 @@ def test_messages_are_matched_by_source_and_tag_in_the_order_of_issue(group):
     sent = [(draw.choice([0, 2]), draw.choice([0, 1, 7]), bytes([at]) * size) for at, size in enumerate(sizes)]
     targets = [(src, tag, memoryview(bytearray(len(data))), data, Handle()) for src, tag, data in sent]
     # Receives keep the order within a source and a tag, and are otherwise shuffled.
-    order = [key for key, count in {(s, t): sum(1 for a, b, *_ in sent if (a, b) == (s, t)) for s, t, _ in sent}.items()
-             for _ in range(count)]
+    order = [
+        key
+        for key, count in {(s, t): sum(1 for a, b, *_ in sent if (a, b) == (s, t)) for s, t, _ in sent}.items()
+        for _ in range(count)
+    ]
     draw.shuffle(order)
     handles = []
     for src, tag, data in sent:

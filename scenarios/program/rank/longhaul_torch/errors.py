@@ -9,7 +9,7 @@ class LostRank(GroupError):
     """Raised if a rank closed its connections or cannot be reached: the first to see it may know more."""
 
 
-class ShutDown(GroupError):  # noqa: N818 - it says what happened
+class ShutDown(GroupError):
     """Raised where work is under way while this rank ends its group."""
 
     def __init__(self) -> None:

@@ -125,7 +125,7 @@ class Worker:
             execution.run(deadline)
             collective.finish(plan)
             ended_ns = time.monotonic_ns()
-        except Exception as error:  # noqa: BLE001 - whatever it is, messages may be left half read
+        except Exception as error:
             failure = error if isinstance(error, GroupError) else GroupError(f"{type(error).__name__}: {error}")
             if isinstance(error, TimedOut):
                 failure = TimedOut(f"it did not end within {timeout_s:g} s: {error}")
