@@ -63,7 +63,7 @@ class Planner:
         self.asked: list[tuple[int, dict[str, Any]]] = []
         self.silent = set[int]()
         self._plans: dict[object, dict[str, Any]] = {}
-        self._had: dict[int, set[str]] = {}
+        self._had: dict[tuple[int, str], set[str]] = {}
         self._lock = threading.Lock()
         self._listeners: list[socket.socket] = []
 
@@ -102,6 +102,8 @@ class Planner:
                 self.asked.append((rank, message))
                 if message["ask"] == "group":
                     ranks[message["group"]] = message["ranks"]
+                    with self._lock:  # it may be another process
+                        self._had[rank, message["group"]] = set()
                     answer: Mapping[str, object] = {"group": message["group"], "connect": self._connects}
                 elif rank in self.silent:
                     continue
@@ -126,7 +128,7 @@ class Planner:
                 )
             made = self._plans[key]
             of_rank = f"{ranks.index(rank)} {made['id']}"
-            had = self._had.setdefault(rank, set())
+            had = self._had[rank, asked["group"]]
             is_known = of_rank in had
             had.add(of_rank)
         content = {**made["content"], "program": made["programs"][ranks.index(rank)]}

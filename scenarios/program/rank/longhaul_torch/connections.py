@@ -15,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from . import wire
-from .errors import GroupError, LostRank, TimedOut, ranks_text
+from .errors import LostRank, ShutDown, TimedOut, ranks_text
 from .waking import Wake
 
 _MSG_EOR = 0x80  # not in every Python's socket module
@@ -225,7 +225,7 @@ class Connections:
         key = carries, rank, channel
         with self._changed:
             if self._is_closed:
-                raise GroupError("the group was shut down")
+                raise ShutDown
             if key not in self._outgoing:
                 hello = wire.hello(rank=self._rank, channel=channel, carries=carries, token=self.peers[rank].token)
                 self._outgoing[key] = Outgoing(self.ranks[rank], self.peers[rank], hello)

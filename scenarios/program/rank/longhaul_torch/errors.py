@@ -9,6 +9,13 @@ class LostRank(GroupError):
     """Raised if a rank closed its connections or cannot be reached: the first to see it may know more."""
 
 
+class ShutDown(GroupError):
+    """Raised where work is under way while this rank ends its group."""
+
+    def __init__(self) -> None:
+        super().__init__("the group was shut down")
+
+
 class TimedOut(GroupError):
     """Raised if work did not end in time."""
 

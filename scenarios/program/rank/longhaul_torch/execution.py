@@ -15,7 +15,7 @@ from itertools import islice
 
 from . import wire
 from .connections import Connections, Outgoing
-from .errors import GroupError, LostRank, TimedOut, ranks_text
+from .errors import GroupError, LostRank, ShutDown, TimedOut, ranks_text
 from .planner import Message, Plan
 from .waking import Wake
 
@@ -151,7 +151,7 @@ class Execution:
                 if ready.pop(self._wake.fileno(), 0):
                     self._wake.clear()
                     if self._wake.is_over:
-                        raise GroupError("the group was shut down")
+                        raise ShutDown
                     self._take_arrived(epoll, receivers)
                 for index in sorted(senders[fd] for fd in ready if fd in senders):
                     self._push(epoll, pushing, index)

@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from .connections import Connections
-from .errors import GroupError, LostRank
+from .errors import GroupError, LostRank, ShutDown
 
 Publish = Callable[[str], str]
 """Publishes why this rank gave up, unless another rank has done so before; returns what is published."""
@@ -25,17 +26,16 @@ class Fate:
         another has given up asks which failure was the first.
         """
         with self._lock:
-            if self.why is None:
-                mine = f"rank {self._rank} gave up {what}, as {error}"
-                self.why = str(error)
-                try:
-                    first = self._publish(mine)
-                except Exception:
-                    first = mine
-                if first != mine and isinstance(error, LostRank):
-                    self.why = first
-                self._connections.shut_down()
-            return self.why
+            if self.why is not None:
+                return self.why
+            why = first = f"rank {self._rank} gave up {what}, as {error}"
+            if not isinstance(error, ShutDown):  # else the others see the end of the connections
+                with suppress(Exception):  # the store may have ended with the rank that failed
+                    first = self._publish(why)
+            is_own = first == why or not isinstance(error, LostRank)
+            self.why = why if is_own else first
+            self._connections.shut_down()
+            return str(error) if is_own else first
 
     def end(self, why: str) -> None:
         """Have all work from now on fail for this reason, unless the group has failed already."""

@@ -58,7 +58,7 @@ class _Parts:
     """The threads and connections of a group on this rank; `close` may be called again."""
 
     def __init__(self, *, name: str, rank: int, ranks: list[int], store: Any, timeout: timedelta, path: str) -> None:
-        self._lock, self._is_closed = threading.Lock(), False
+        self._lock, self._is_closed, self._process = threading.Lock(), False, os.getpid()
         self.wakes = [Wake(), Wake()]
         self._timeout_s = timeout.total_seconds()
         self.planner: Planner | None = None
@@ -110,7 +110,7 @@ class _Parts:
     def close(self, why: str = "the group was destroyed") -> None:
         """Stop the threads and close the connections; what is under way fails."""
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or os.getpid() != self._process:  # a forked process has no part in it
                 return
             self._is_closed = True
         for wake in self.wakes:

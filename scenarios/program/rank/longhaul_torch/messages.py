@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from . import wire
 from .connections import Connections, Outgoing
-from .errors import GroupError, LostRank, TimedOut, ranks_text
+from .errors import GroupError, LostRank, ShutDown, TimedOut, ranks_text
 from .fate import Fate
 from .waking import Wake
 
@@ -102,7 +102,7 @@ class Messages:
                 self._new.append(one)
                 self._wake.set()
                 return
-        one.done(self._sentence(one, self._fate.why or "the group was shut down"), -1)
+        one.done(self._sentence(one, self._fate.why or str(ShutDown())), -1)
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Messages:
                     self._fail(GroupError(str(error)), "its point-to-point messages")
             with self._lock:
                 self._is_over = True
-            self._fail(GroupError("the group was shut down"), "its point-to-point messages")
+            self._fail(ShutDown(), "its point-to-point messages")
 
     def _step(self, epoll: select.epoll, outs: dict[int, Outgoing]) -> None:
         deadlines = [one.deadline for one in self._waiting()]

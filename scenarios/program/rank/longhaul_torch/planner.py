@@ -6,13 +6,12 @@ Each group has a connection of its own, so that an answer that takes time holds 
 import json
 import select
 import socket
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .errors import GroupError, TimedOut
+from .errors import GroupError, ShutDown, TimedOut
 from .waking import Wake
 
 _MAX_LINE_BYTES = 1 << 26
@@ -83,27 +82,8 @@ class Plan:
         )
 
 
-class _Plans:
-    """The plans that this process has had, by their id: the run sends the content of each once."""
-
-    def __init__(self) -> None:
-        self._known: dict[object, Plan] = {}
-        self._changed = threading.Condition()
-
-    def add(self, key: object, plan: Plan) -> None:
-        with self._changed:
-            self._known[key] = plan
-            self._changed.notify_all()
-
-    def get(self, key: object, timeout_s: float) -> Plan:
-        """Return a plan, whose content may still be on its way in an answer to another group."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: key in self._known, timeout_s):
-                raise GroupError(f"the run names the plan {key}, whose content it never sent")
-            return self._known[key]
-
-
-_PLANS = _Plans()
+_PLANS: dict[tuple[str, tuple[int, ...], object], Plan] = {}
+"""The plans that this process has had, by a group's name and ranks and the plan's id: their content comes once."""
 
 
 class Planner:
@@ -114,6 +94,7 @@ class Planner:
 
     def __init__(self, path: str, name: str, wake: Wake) -> None:
         self._name, self._wake, self._received = name, wake, bytearray()
+        self._ranks: tuple[int, ...] = ()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._socket.connect(path)
@@ -127,6 +108,7 @@ class Planner:
 
     def group(self, ranks: Sequence[int], backend_ranks: int, timeout_s: float) -> bool:
         """Tell the run of the group, the world's ranks in its order; return whether to connect all pairs now."""
+        self._ranks = tuple(ranks)
         asked = {"ask": "group", "group": self._name, "ranks": list(ranks), "backend_ranks": backend_ranks}
         return bool(self._answer(asked, timeout_s).get("connect"))
 
@@ -134,13 +116,14 @@ class Planner:
         """Return the plan of a collective once this rank may begin it; raises GroupError and TimedOut."""
         asked = {"ask": "plan", "group": self._name, "number": number, "kind": kind, "bytes": size_bytes}
         answer = self._answer({**asked, "unit": unit_bytes, "root": root}, timeout_s)
-        if answer.get("content") is None:
-            return _PLANS.get(answer["plan"], timeout_s)
-        plan = Plan.from_json(answer["content"])
-        _PLANS.add(answer["plan"], plan)
-        if plan.kind != kind:
-            raise GroupError(f"the run plans {plan.kind} number {number}, where this rank has {kind}")
-        return plan
+        key = self._name, self._ranks, answer["plan"]
+        if answer.get("content") is not None:
+            _PLANS[key] = Plan.from_json(answer["content"])
+        elif key not in _PLANS:
+            raise GroupError(f"the run names the plan {answer['plan']}, whose content this rank has not had")
+        if _PLANS[key].kind != kind:
+            raise GroupError(f"the run plans {_PLANS[key].kind} number {number}, where this rank has {kind}")
+        return _PLANS[key]
 
     def ended(
         self, *, number: int, kind: str, size_bytes: int, asked_ns: int, begun_ns: int, sent_ns: int, ended_ns: int
@@ -172,7 +155,7 @@ class Planner:
             if self._wake.fileno() in ready:
                 self._wake.clear()
                 if self._wake.is_over:
-                    raise GroupError("the group was shut down")
+                    raise ShutDown
             if self._socket.fileno() in ready:
                 data = self._socket.recv(1 << 16)
                 if not data:

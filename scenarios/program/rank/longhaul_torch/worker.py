@@ -125,19 +125,21 @@ class Worker:
             execution.run(deadline)
             collective.finish(plan)
             ended_ns = time.monotonic_ns()
-        except GroupError as error:
+        except Exception as error:
+            failure = error if isinstance(error, GroupError) else GroupError(f"{type(error).__name__}: {error}")
             if isinstance(error, TimedOut):
-                error = TimedOut(f"it did not end within {timeout_s:g} s: {error}")
-            why = self._fate.fail(error, what)
+                failure = TimedOut(f"it did not end within {timeout_s:g} s: {error}")
+            why = self._fate.fail(failure, what)
             with suppress(GroupError):  # the run may have ended, which is why
                 planner.failed(number=number, kind=kind, why=why)
             raise RuntimeError(f"{where} failed on rank {self._rank}: {why}") from None
-        planner.ended(
-            number=number,
-            kind=kind,
-            size_bytes=collective.size_bytes,
-            asked_ns=job.asked_ns,
-            begun_ns=begun_ns,
-            sent_ns=execution.sent_ns,
-            ended_ns=ended_ns,
-        )
+        with suppress(GroupError):  # it ended here, even if the run has ended since
+            planner.ended(
+                number=number,
+                kind=kind,
+                size_bytes=collective.size_bytes,
+                asked_ns=job.asked_ns,
+                begun_ns=begun_ns,
+                sent_ns=execution.sent_ns,
+                ended_ns=ended_ns,
+            )
