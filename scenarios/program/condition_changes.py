@@ -97,7 +97,8 @@ class ProgramTimeline:
         self._mode: Mode = config.mode(config.run.modes[0])
         every_s = config.conditions.every_s
         self._every_ns = None if every_s is None else round(every_s * 1e9)
-        in_force = partial(self._planned, config.faults) if config.faults else None
+        self._faults = [*config.faults]
+        in_force = self._planned if config.faults else None
         self._loses_controller = any(fault.kind == "controller killed" for fault in config.faults)
         self._config = replace(config, faults=())  # of which collectives' decision times would depend
         self._conditions = conditions_of(self._config, in_force)
@@ -244,10 +245,14 @@ class ProgramTimeline:
         self.messages += messages
         self.rerouted += is_choice and messages > 0
 
-    def _planned(self, faults: Collection[Fault], row: int) -> Collection[Fault]:
+    def begin(self, index: int, fault: Fault) -> None:
+        """Note the time of a fault that waited for its mark: it is now this `fault`."""
+        self._faults[index] = fault
+
+    def _planned(self, row: int) -> Collection[Fault]:
         """Return the faults of which a rule knows at a row of conditions. Cables whose failure cuts GPUs off are left
         out: no choice avoids them."""
-        in_force = active_at(faults, row * (self._every_ns or 0))
+        in_force = active_at(self._faults, row * (self._every_ns or 0))
         if not self._cuts_off(dead_cables(in_force, self._conditions.fabric)):
             return in_force
         return [fault for fault in in_force if fault.kind not in CABLE_KINDS]

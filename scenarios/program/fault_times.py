@@ -41,7 +41,8 @@ class FaultTimes(FaultInjector):
         self._kill_rank, self._changed, self._is_busy = kill_rank, changed, is_busy
         self._due_ns: list[tuple[int, bool, int]] = []  # a heap of times, beginnings (after ends), and faults
         for index, fault in enumerate(self._faults):
-            heapq.heappush(self._due_ns, (fault.begins_ns, True, index))
+            if not fault.is_awaited:
+                heapq.heappush(self._due_ns, (fault.begins_ns, True, index))
         self._restart: _Restart | None = None
 
     @property
@@ -55,6 +56,11 @@ class FaultTimes(FaultInjector):
         if self._restart is None:
             return due_ns
         return now_ns + _LOOK_NS if due_ns is None else min(due_ns, now_ns + _LOOK_NS)
+
+    def begin(self, index: int, fault: Fault) -> None:
+        """Give a fault that waited for its mark a time: it is now this `fault`."""
+        self._faults = [fault if index == number else other for number, other in enumerate(self._faults)]
+        heapq.heappush(self._due_ns, (fault.begins_ns, True, index))
 
     def advance(self, now_ns: int) -> None:
         """Inject and end the faults that are due. Raises the error of an injection, or of a new controller."""

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from scenarios.program.condition_changes import ProgramTimeline
 from scenarios.program.fault_times import FaultTimes
 from scenarios.program.job_rounds import JobRounds
 from scenarios.program.kernel_log import mapping_troubles
+from scenarios.program.marks import Marks
 from scenarios.program.preload import Preloaded, PreloadError
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
 from scenarios.program.rows import rows_as_collectives
@@ -166,6 +168,7 @@ class Run:
             changed=self._adapt_to_faults,
             is_busy=lambda: timeline is not None and timeline.is_routing,
         )
+        self._marks = Marks(testbed.config.faults if timeline is not None else ())
         self._events: list[dict[str, Any]] = []  # not emitted yet
         self._had_controller = True
         self._rates_bps = self._carried_bps()
@@ -572,11 +575,21 @@ class Run:
                 data = os.read(key.fd, _CHUNK)
             except BlockingIOError:
                 continue
+            if name == "stdout":
+                self._begin_marked_faults(rank, data)
             if data:
                 self._forward_output(rank, name, data)
             else:
                 self._selector.unregister(key.fileobj)
                 self._streams -= 1
+
+    def _begin_marked_faults(self, rank: int, data: bytes) -> None:
+        """Give the faults whose marks are in this output of a rank their time, which is now."""
+        for index in self._marks.found(rank, data):
+            assert self._timeline is not None
+            fault = replace(self._testbed.config.faults[index], marked_ns=self._now_ns())
+            self._timeline.begin(index, fault)
+            self._faults.begin(index, fault)
 
     def _forward_output(self, rank: int, name: str, data: bytes) -> None:
         """Pass on what a rank printed up to its limit; the rest is read and dropped, so that the rank never blocks."""

@@ -130,6 +130,9 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
         if fault.kind == "agent killed" and int(fault.target) not in ranks and int(fault.target) < config.gpus:
             allowed = f"allowed: the GPUs of program.ranks, {', '.join(map(str, ranks))}"
             yield Mistake(f"fault[{number}].what", f"the program has no rank on GPU {fault.target}; {allowed}")
+        if fault.mark_rank is not None and fault.mark_rank >= len(ranks):
+            text = f"the program has no rank {fault.mark_rank}; allowed: 0 to {len(ranks) - 1}"
+            yield Mistake(f"fault[{number}].at", text)
 
 
 def _check_changing_conditions(config: Scenario) -> Iterator[Mistake]:

@@ -7,7 +7,8 @@
 
 Collectives are numbered from 0, as in the results. A collective that is lost and run again counts twice towards the
 duration of a fault. With a program, which has no collectives, both are times of the run, since the ranks' start:
-at = "20 ms" and for = "30 ms".
+at = "20 ms" and for = "30 ms". It may also begin at a mark, once a rank has printed a line with these words:
+at = 'mark "epoch 3"', at = 'mark "epoch 3" of rank 2', or at = '20 ms after mark "epoch 3"'.
 """
 
 import re
@@ -32,6 +33,8 @@ MAX_FAULTS = 1000
 MAX_NUMBER = 10_000_000  # the most collectives of a scenario
 MAX_SLOWER = 1000
 _MAX_LENGTH = 200  # most characters of a text that is parsed
+MAX_WORDS = 100
+"""The most characters of the words of a mark."""
 MAX_ATTEMPTS = 4
 """How many times a collective is begun before the run is given up."""
 
@@ -44,6 +47,10 @@ _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _AT_FORMS = {
     "collective": re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})"),
     "program": re.compile(r"(?P<after>[0-9.]{1,30} ?[a-z\u00b5\u03bc]{1,4})"),
+    "mark": re.compile(
+        r"(?:(?P<after>[0-9.]{1,30} ?[a-z\u00b5\u03bc]{1,4}) after )?"
+        rf'mark "(?P<words>[^"]{{1,{MAX_WORDS}}})"(?: of rank (?P<rank>[0-9]{{1,6}}))?'
+    ),
 }
 _FOR_FORMS = {
     "collective": re.compile(r"(?P<number>[0-9]{1,9}) collectives?"),
@@ -75,7 +82,9 @@ class Fault:
     or empty. `amount` is the share of frames that is lost, or the factor by which an agent is slower. `lasts` None
     means that the fault stays until the end. `is_traced` marks an outage in a trace, which no [[fault]] declares.
     A fault of a program (`of_program`) is injected `after_s` seconds after the ranks' start, and stays for `lasts_s`
-    seconds, None: until the end; its `collective` is 0 and means nothing.
+    seconds, None: until the end; its `collective` is 0 and means nothing. If it has a `mark`, `after_s` counts from the
+    instant `marked_ns`, in ns since the ranks' start, at which a rank (`mark_rank`, None: any) has first printed a line
+    with these words; until then that is None.
     """
 
     collective: int
@@ -86,6 +95,9 @@ class Fault:
     lasts: int | None = None
     of_program: bool = False
     lasts_s: float | None = None
+    mark: str | None = None
+    mark_rank: int | None = None
+    marked_ns: int | None = field(default=None, compare=False)
     is_traced: bool = field(default=False, compare=False)
 
     @property
@@ -100,6 +112,9 @@ class Fault:
     @property
     def at(self) -> str:
         """When the fault is injected, as a scenario writes it under `at`."""
+        if self.mark is not None:
+            after = f"{format_delay(self.after_s)} after " if self.after_s else ""
+            return f'{after}mark "{self.mark}"{"" if self.mark_rank is None else f" of rank {self.mark_rank}"}'
         if self.of_program:
             return format_delay(self.after_s) if self.after_s else "0 s"
         collective = f"collective {self.collective}"
@@ -125,9 +140,14 @@ class Fault:
         return self.lasts is not None or self.lasts_s is not None
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether the fault begins at a mark that has not been printed yet, so that it has no time."""
+        return self.mark is not None and self.marked_ns is None
+
+    @property
     def begins_ns(self) -> int:
-        """When a fault of a program begins, in ns since the ranks' start."""
-        return round((self.after_s or 0.0) * 1e9)
+        """When a fault of a program that is not awaited begins, in ns since the ranks' start."""
+        return (self.marked_ns or 0) + round((self.after_s or 0.0) * 1e9)
 
     @property
     def lasts_ns(self) -> int | None:
@@ -179,6 +199,13 @@ def _text_kind(
 
 
 def _read_at(form: str, match: re.Match[str]) -> dict[str, Any]:
+    if form == "mark":
+        rank = None if match["rank"] is None else int(match["rank"])
+        after_s = parse_delay_or_zero_s(match["after"]) if match["after"] else 0.0
+        words = match["words"].strip()
+        if not words:
+            raise ValueError('mark " " has no words; allowed: a part of a line that a rank prints')
+        return {"collective": 0, "after_s": after_s, "of_program": True, "mark": words, "mark_rank": rank}
     if form == "program":
         return {"collective": 0, "after_s": parse_delay_or_zero_s(match["after"]), "of_program": True}
     number = int(match["number"])
@@ -208,7 +235,12 @@ def _read_for(form: str, match: re.Match[str]) -> dict[str, Any]:
 
 
 KEYS = {
-    "at": _text_kind('"collective 12" and "40 ms into collective 12", and with a program "20 ms"', _AT_FORMS, _read_at),
+    "at": _text_kind(
+        '"collective 12" and "40 ms into collective 12", and with a program "20 ms", \'mark "epoch 3"\', '
+        "'mark \"epoch 3\" of rank 2' and '20 ms after mark \"epoch 3\"'",
+        _AT_FORMS,
+        _read_at,
+    ),
     "what": _text_kind(
         '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
         '"agent R slow 10x"',
@@ -295,7 +327,7 @@ def _united(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def active_at(faults: Iterable[Fault], at_ns: int) -> tuple[Fault, ...]:
     """Return the faults of a program that are in force at a time, in ns since the ranks' start."""
-    begun = [one for one in faults if one.of_program and one.begins_ns <= at_ns]
+    begun = [one for one in faults if one.of_program and not one.is_awaited and one.begins_ns <= at_ns]
     return tuple(one for one in begun if one.ends_ns is None or at_ns < one.ends_ns)
 
 
@@ -320,6 +352,9 @@ def check_times(faults: Iterable[Fault], *, of_program: bool) -> Iterator[Mistak
             time = format_delay(fault.after_s or 20e-3)
             allowed = f'allowed with a program: a time since the ranks\' start, such as "{time}"'
             yield Mistake(f"fault[{number}].at", f"a program has no {fault.at.rpartition(' into ')[2]}; {allowed}")
+        elif fault.mark is not None:
+            text = f'{fault.at} is printed by a program, and none runs; allowed: "collective 0"'
+            yield Mistake(f"fault[{number}].at", text)
         else:
             text = f'"{fault.at}" is a time of a program, and none runs; allowed: "{fault.at} into collective 0"'
             yield Mistake(f"fault[{number}].at", text)

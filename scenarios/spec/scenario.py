@@ -246,7 +246,7 @@ class Scenario:
             config = replace(config, conditions=replace(config.conditions, trace=None))
         if config.transport.congestion_control != "dctcp":
             config = replace(config, transport=replace(config.transport, ecn_threshold_bytes=None))
-        return config if config.jobs else replace(config, classes=())
+        return config if config.jobs or config.program.is_given else replace(config, classes=())
 
     @property
     def trace(self) -> Trace | None:

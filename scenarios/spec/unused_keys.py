@@ -358,8 +358,11 @@ RULES = (
 
 
 def _unused_classes(scenario: Scenario) -> dict[str, str]:
-    """Return the classes that no job has; one with a share affects admission in any case."""
+    """Return the classes that no job has; one with a share affects admission in any case, and the packets of a program
+    may have the DSCP of any class."""
     configs = scenario.configurations()
+    if any(config.program.is_given for config in configs):
+        return {}
     used = {job.traffic_class for config in configs for job in config.jobs}
     if used - {None, *(each.name for config in configs for each in config.classes)}:
         return {}  # a job names a class that does not exist, which is a mistake of its own
@@ -368,7 +371,7 @@ def _unused_classes(scenario: Scenario) -> dict[str, str]:
             used |= {each.name for each in config.classes if each.share}
     swept = [axis.values for axis in scenario.sweep if axis.key == "class"]
     return {
-        f"class[{number}]": f"no [[job]] has the class {each.name}"
+        f"class[{number}]": f"no [[job]] has the class {each.name}, and no program runs"
         for classes in (swept[0] if swept else [scenario.classes])
         for number, each in enumerate(classes, 1)
         if each.name not in used

@@ -287,7 +287,7 @@ class Testbed:
             late_s=self.platform.late_s,
             fair=self.fair_links is not None,
             services=() if self.fair_links is None or self.tunnels else services(self.config.classes),
-            sending_services=len({*self.config.workload.dscp}),
+            sending_services=self._sending_services,
             tunnels=self.tunnels,
             buffer=None
             if size is None
@@ -299,6 +299,14 @@ class Testbed:
         )
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._rates_with_tunnels_bps), self.network.host_pids)
+
+    @property
+    def _sending_services(self) -> int:
+        """How many services of WAN ports have traffic: those of jobs' flows, or all beside a program, whose sockets may
+        set any DSCP."""
+        if self.config.program.is_given:
+            return len(services(self.config.classes))
+        return len({*self.config.workload.dscp})
 
     @property
     def tunnels(self) -> tuple[Tunnel, ...]:

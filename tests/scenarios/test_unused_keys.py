@@ -122,7 +122,7 @@ TOLD = [
         "there is no program.command, [[program]] or --exec, and no prompt (--cli)",
     ),
     ("[program]\nranks=[1]", "program.ranks", "there is no program.command, [[program]] or --exec"),
-    (f"{A}{B}[[job]]\nclass='a'", "class[2]", "no [[job]] has the class b"),
+    (f"{A}{B}[[job]]\nclass='a'", "class[2]", "no [[job]] has the class b, and no program runs"),
     (A, "class[1]", "no [[job]] has the class a"),
     (f"{POLICY}reembed='every 2'\nhorizon=3", "policy[1].horizon", 'neither reroute nor reembed is "gain"'),
     (f"{POLICY}knowledge='stale 1'", "policy[1].knowledge", "reroute and reembed are never"),
@@ -194,6 +194,8 @@ def test_a_key_that_only_some_configurations_of_a_sweep_use_is_not_told_and_chan
     assert (cubic.transport.ecn_threshold_bytes, dctcp.transport.ecn_threshold_bytes) == (None, 65_000)
     swept = load(f"{A}[sweep]\njob=[[], [{{class='a'}}]]")
     assert [len(one.classes) for one in swept.configurations()] == [0, 1] and swept.notes == ()
+    beside = load(f"{A}[program]\ncommand='true'")  # whose packets may have its DSCP
+    assert [one.name for one in beside.configurations()[0].classes] == ["a"] and beside.notes == ()
     swept = load("[sweep]\njob=[[{kind='training', chunk='1 MB'}], [{chunk='1 MB'}]]")
     assert swept.notes == ()
 

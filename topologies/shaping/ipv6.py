@@ -18,11 +18,12 @@ INTERFACE = "ip6"
 
 _HEADER_BYTES = 20  # of the IPv4 packet around an IPv6 packet
 _TTL = 64
+_INHERITED = 1  # the traffic class of the IPv6 packet, and with it its DSCP
 _RTM_NEWLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 20, 24
 _IFINFOMSG, _IFADDRMSG, _RTMSG = struct.Struct("=BxHiII"), struct.Struct("=BBBBi"), struct.Struct("=8BI")
 _IFF_UP = 1
 _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_INFO_KIND, _IFLA_INFO_DATA = 3, 4, 18, 1, 2
-_LOCAL, _TUNNEL_TTL, _6RD_PREFIX, _6RD_PREFIX_LENGTH = 2, 4, 11, 13  # IFLA_IPTUN_* of linux/if_tunnel.h
+_LOCAL, _TUNNEL_TTL, _TUNNEL_TOS, _6RD_PREFIX, _6RD_PREFIX_LENGTH = 2, 4, 5, 11, 13  # IFLA_IPTUN_* of linux/if_tunnel.h
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 2
 _RTA_DST, _RTA_OIF, _RTA_METRICS = 1, 4, 8
 _RTAX_LOCK, _RTAX_INITCWND, _RTAX_RTO_MIN = 1, 11, 13
@@ -40,6 +41,7 @@ class Ipv6Netlink(RtNetlink):
     def add_tunnel(self, ipv4: str, *, mtu_bytes: int) -> None:
         """Give the host with this IPv4 address, whose interface has this MTU, its IPv6 address; raises OSError."""
         data = attribute(_LOCAL, socket.inet_aton(ipv4)) + attribute(_TUNNEL_TTL, bytes([_TTL]))
+        data += attribute(_TUNNEL_TOS, bytes([_INHERITED]))
         data += attribute(_6RD_PREFIX, PREFIX.network_address.packed)
         data += attribute(_6RD_PREFIX_LENGTH, struct.pack("=H", PREFIX.prefixlen))
         body = _IFINFOMSG.pack(0, 0, 0, 0, 0)
