@@ -208,6 +208,8 @@ class Run:
             sleep_until(begins_ns)
         self._ports_before = [HostSockets.of(self._host_pid(rank)).open_ports for rank in range(len(self._gpus))]
         self._beginning_ns = time.monotonic_ns()
+        if self._spec.date_ns is not None:
+            time.clock_settime_ns(time.CLOCK_REALTIME, self._spec.date_ns)
         self._emit(began=True, links=self._links)
         self._sample()
 

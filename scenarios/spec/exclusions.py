@@ -18,6 +18,7 @@ from scenarios.spec.admission import ADMITTING_ROUTING, wan_cables
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS
+from scenarios.spec.program import HOST_DATE
 from scenarios.spec.scenario import Scenario
 from topologies.errors import Mistake, format_value
 from topologies.fabric.fabric import build_fabric
@@ -233,6 +234,7 @@ _BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda co
 _KINDS = [_is_value("collective.kind", kind) for kind in (MESSAGES, TRAINING)]
 _PROGRAM = _has("a program", "program.command", lambda config: config.program.is_given)
 
+_DATE = _is_given("program.date", lambda config: config.program.date != HOST_DATE)
 _PARTLY = _is_given(
     "collective.emulated",
     lambda config: not isinstance(config.collective.emulated, int),
@@ -357,6 +359,7 @@ TABLE = (
         _TE, _PROGRAM, "a program's demands, for which tunnels get rates, are not known", "another fabric.routing"
     ),
     Exclusion(_JOBS_BESIDE, _WALL, "its timers are later than a packet takes", "the virtual clock"),
+    Exclusion(_DATE, _WALL, "this machine's own clock would be set", "the virtual clock"),
     Exclusion(
         _MEASURED_BY_PROGRAM, _PROGRAM, "not modelled yet: it has no collectives to measure", "unmeasured knowledge"
     ),

@@ -355,6 +355,7 @@ KEYS: Mapping[str, Key] = {
             program.CAPTURE,
             "Links whose packets are captured, of collectives too; also --capture.",
         ),
+        Key("program.date", "date", program.DATE, "Date at which it begins; host is this machine's."),
         Key("training.pipeline", "pipeline", one_of(*PIPELINES), "Order in which stages process micro-batches."),
         Key("training.micro_batches", "micro_batches", whole(1, 4096), "Micro-batches of a replica in an iteration."),
         Key("training.chunks", "chunks", whole(1, 64), "Model chunks of a stage, for interleaved."),

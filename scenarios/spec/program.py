@@ -10,11 +10,13 @@ deadline = "20 s"          # by the clock of the run
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from scenarios.spec import roles
 from scenarios.spec.roles import Role
 from scenarios.spec.values import fitting, whole
+from topologies.conditions.clock import DATES, date_ns
 from topologies.errors import Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ipv6 import address_of
@@ -56,6 +58,9 @@ LAUNCHERS = {
 SHELL_BYTES = 1_000_000
 """Memory of a rank's shell, with a margin."""
 
+HOST_DATE = "host"
+"""The `date` of a program that sees the date of this machine."""
+
 _MAX_NAMES = 24  # names that a message lists
 
 
@@ -69,7 +74,8 @@ class ProgramSpec:
     of `message_bytes` from each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes
     together, and `processes` the number of its processes and threads, by rank on average. `output_bytes` is how much is
     kept of each rank's output and of its error output, and `files_bytes` is the room for the files that it writes.
-    `capture` names the links whose packets are written to files, those of collectives if there is no program.
+    `capture` names the links whose packets are written to files, those of collectives if there is no program. `date` is
+    the date that ranks see when they start, in ISO 8601, or `HOST_DATE`.
     """
 
     command: str | None = None
@@ -87,6 +93,12 @@ class ProgramSpec:
     output_bytes: int = 16_000_000
     files_bytes: int = 256_000_000
     capture: tuple[str, ...] = ()
+    date: str = HOST_DATE
+
+    @property
+    def date_ns(self) -> int | None:
+        """The date that ranks see when they start, in ns since 1970; None for the machine's own."""
+        return None if self.date == HOST_DATE else date_ns(self.date)
 
     @property
     def is_given(self) -> bool:
@@ -152,6 +164,20 @@ CAPTURE = fitting(
     lambda names: tuple(_directions(names)),
     list,
 )
+
+
+def _is_date(given: str | datetime) -> bool:
+    try:
+        return str(given) == HOST_DATE or date_ns(_date(given)) > 0
+    except ValueError:
+        return False
+
+
+def _date(given: str | datetime) -> str:
+    return given if isinstance(given, str) else given.isoformat()
+
+
+DATE = fitting(f"{HOST_DATE}, or {DATES}", (str, datetime), _is_date, _date, str)
 PROCESSES = whole(2, 30_000, "processes")
 
 

@@ -45,6 +45,7 @@ def run(
     results: str | os.PathLike[str] | None = None,
     directory: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
+    date_ns: int | None = None,
     stdin: int | None = None,
     stdout: Sink | None = None,
     stderr: Sink | None = None,
@@ -57,7 +58,8 @@ def run(
 
     ``clock`` is ``virtual`` (time passes only while every process of the VM waits, and then jumps) or ``wall``.
     ``results`` is the one folder of the host that the command can write to, at the same path. ``directory`` and
-    ``environment`` default to the caller's. The streams default to an empty stdin and this process's stdout and
+    ``environment`` default to the caller's. ``date_ns`` is the date at which the command begins, in ns since 1970, by
+    default the host's. The streams default to an empty stdin and this process's stdout and
     stderr; ``use_terminal`` gives the command this process's terminal instead. ``answer`` answers the questions that
     the command asks on /dev/tty4 (`machine.Machine`); meanwhile this process has its terminal back. The VM ends with
     the calling thread, and before this function returns if there is any exception, such as KeyboardInterrupt.
@@ -77,6 +79,7 @@ def run(
         directory=resources.working_directory(directory, results=results),
         environment=boot.guest_environment(environment),
         results=results,
+        date_ns=date_ns,
         terminal=use_terminal,
         stdin=stdin is not None,
     )

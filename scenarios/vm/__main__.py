@@ -1,4 +1,4 @@
-"""``python -m scenarios.vm [--clock CLOCK] [--memory SIZE] [--hosts N [--link LINK]] [--results DIR] -- COMMAND…``"""
+"""``python -m scenarios.vm [OPTIONS] -- COMMAND…``, whose options `--help` lists."""
 
 import argparse
 import os
@@ -11,6 +11,7 @@ from scenarios import vm
 from scenarios.vm import terminal
 from scenarios.vm.hosts import MAX_HOSTS, HostLink, LinkError, command_line, parse_link
 from topologies.command_line import CommandParser
+from topologies.conditions.clock import date_ns
 from topologies.units import UnitError, format_size, parse_size_bytes
 
 
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> int:
             clock=options.clock,
             memory_bytes=options.memory,
             results=options.results,
+            date_ns=options.date,
             stdin=0 if _has_input(options.clock) and not use_terminal else None,
             use_terminal=use_terminal,
         )
@@ -69,6 +71,12 @@ def _parser() -> CommandParser:
         help=f'the VM\'s memory, such as "{format_size(vm.DEFAULT_MEMORY_BYTES)}" (the default)',
     )
     parser.add_argument(
+        "--date",
+        type=_date,
+        metavar="DATE",
+        help="the date at which COMMAND begins, such as 2026-01-01T00:00:00 in UTC; by default this machine's",
+    )
+    parser.add_argument(
         "--hosts",
         type=_hosts,
         metavar="N",
@@ -86,6 +94,13 @@ def _size(text: str) -> int:
     try:
         return parse_size_bytes(text)
     except UnitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _date(text: str) -> int:
+    try:
+        return date_ns(text)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

@@ -91,12 +91,14 @@ def request(
     directory: str,
     environment: Mapping[str, str],
     results: str | None,
+    date_ns: int | None,
     terminal: bool,
     stdin: bool,
 ) -> bytes:
     """Return the request to the VM's init, which goes over the control console: shell code in base64, and a dot.
 
     COMMAND's environment is exactly ``environment``. ``results`` is the one folder of the host that can be written.
+    ``date_ns`` is the date at which COMMAND begins, in ns since 1970, by default the host's.
     With ``terminal`` COMMAND has the VM's terminal; otherwise its three streams are pipes, and without ``stdin`` the
     first is empty. Every word is quoted for the shell, so that it may contain any character.
     """
@@ -108,6 +110,7 @@ def request(
         (
             f"directory={shlex.quote(directory)}",
             f"results={shlex.quote(results or '')}",
+            f"date={'' if date_ns is None else f'@{date_ns // 10**9}.{date_ns % 10**9:09}'}",
             f"terminal={'yes' if terminal else 'no'}",
             f"stdin={'yes' if stdin else 'no'}",
             f"launch() {{ exec {shlex.join([*words, *command])}; }}",

@@ -40,6 +40,7 @@ echo 1 >/proc/sys/vm/panic_on_oom # end with an error, instead of going on with 
 ulimit -n 65536
 ip link set lo up
 cd -- "$directory" || fail "the working directory $directory cannot be entered in the VM"
+if [ -n "$date" ]; then date -u -s "$date" >/dev/null || fail "the date cannot be set"; fi
 
 # The `cat`s below end only when the last process that writes to them ends, and a daemon of COMMAND may never end.
 all_but() {

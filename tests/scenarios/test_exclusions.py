@@ -53,6 +53,11 @@ PAIRS: list[tuple[Part, Part, str]] = [
         "fabric.buffer: 500 kB cannot be combined with a link loss",
     ),
     ({"transport": {"rto_min": "5 ms"}}, WALL, "transport.rto_min: 5 ms cannot be combined with the wall clock"),
+    (
+        {"program": {"command": "true", "date": "2026-01-01T00:00:00"}},
+        WALL,
+        "program.date: 2026-01-01T00:00:00 cannot be combined with the wall clock",
+    ),
     ({"control": {"delay": "1 ms"}}, WALL, "control.delay: 1 ms cannot be combined with the wall clock"),
     (READS, WALL, "run.modes: mine, which knows measured ports, cannot be combined with the wall clock"),
     (PROBES, WALL, "run.modes: mine, which probes, cannot be combined with the wall clock"),

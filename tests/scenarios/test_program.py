@@ -8,10 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
@@ -98,6 +100,29 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     spans = [(float(row["until_s"]) - float(row["from_s"])) * float(row["utilisation"]) for row in drawn]
     assert sum(spans) * 40e9 / 8 == pytest.approx(carried["s1b0>s0b0"])
     assert (tmp_path / "run/figures/program.svg").exists()
+
+
+def test_ranks_begin_at_the_given_date_to_the_nanosecond_and_otherwise_at_the_machines(tmp_path: Path) -> None:
+    seen = {}
+    for folder, options in {
+        "first": ("--set", "program.date=2001-02-03T04:05:06.000007"),
+        "second": ("--set", 'program.date="2001-02-03T06:05:06.000007000+02:00"'),
+        "host": (),
+    }.items():
+        (tmp_path / folder).mkdir()
+        began_s = time.time()
+        program(tmp_path / folder, "date +%s%N; sleep 0.25; date +%s%N", *options, "--gpus", "2")
+        outputs = [(tmp_path / folder / "run" / "output" / f"{rank}.stdout").read_text() for rank in range(2)]
+        seen[folder] = [[int(line) for line in one.splitlines()] for one in outputs]
+        if folder == "host":
+            # The VM boots at the machine's date; the set-up takes virtual time, which may run ahead.
+            assert all(began_s <= at_ns / 1e9 <= time.time() + 60 for one in seen[folder] for at_ns in one)
+    date = datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)
+    began_ns = int(date.timestamp()) * 10**9 + 7_000
+    assert seen["first"] == seen["second"]
+    for rank, (at_ns, later_ns) in enumerate(seen["first"]):
+        assert at_ns == began_ns if rank == 0 else began_ns < at_ns < began_ns + 100
+        assert later_ns - at_ns == pytest.approx(250_000_000, abs=100)
 
 
 RECEIVES = """
@@ -624,6 +649,9 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
             ["--exec", "true", "--set", "program.env={A = 'b', RANK = '3'}"],
             "RANK is set by the run; allowed: names",
         ),
+        (["--exec", "true", "--set", "program.date=2026-01-01"], "2026-01-01 is a date or a time; allowed: host, or a"),
+        (["--exec", "true", "--set", "program.date=today"], '"today" is not allowed; allowed: host, or a date'),
+        (["--exec", "true", "--set", "program.date=1970-01-01T00:00:00"], '"1970-01-01T00:00:00" is not allowed'),
         (["--exec", "true", "--set", "program.memory='1 B'"], 'program.memory: "1 B" is too small'),
         (["--exec", "true", "--set", "program.memory='2 MB'"], 'program.memory: "2 MB" is too little for the ranks'),
         (["--exec", "true", "--set", "program.memory='7999999 B'"], 'allowed: "8 MB" or more'),

@@ -173,3 +173,13 @@ def test_hosts_translate_and_refuse_by_nftables() -> None:
 def test_wrong_numbers_of_hosts_and_links_alone_are_refused() -> None:
     found = run_on_hosts("true", hosts=1)
     assert found.returncode == 2 and "a whole number from 2 to 200" in found.stderr
+
+
+def test_a_command_begins_at_the_given_date_on_hosts_and_without() -> None:
+    for options in ((), ("--hosts", "2", "--link", "20 Mbit/s, 300 ms")):
+        command = [sys.executable, "-m", "scenarios.vm", "--date", "2001-02-03T04:05:06.07", *options, "--"]
+        found = subprocess.run([*command, "date", "-u", "+%FT%T.%N"], capture_output=True, text=True, check=True)
+        assert found.stdout == "2001-02-03T04:05:06.070000000\n"
+    command[4] = "yesterday"
+    refused = subprocess.run([*command, "date"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and '"yesterday" is not allowed; allowed: a date with a time' in refused.stderr

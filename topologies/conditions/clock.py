@@ -1,10 +1,12 @@
-"""Times of recorded conditions: numbers of seconds, times since 1970 in several units, or ISO 8601 dates. Pure."""
+"""Times of recorded conditions: numbers of seconds, times since 1970 in several units, or ISO 8601 dates; such dates
+alone. Pure."""
 
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from topologies.errors import format_value
 from topologies.units import parse_number
 
 UNITS_NS = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
@@ -15,6 +17,29 @@ _EPOCHS = ((10**17, "nanoseconds", 1), (10**14, "microseconds", 10**3), (10**11,
 """Numbers from which on a first time is the time since 1970 in a unit, and this unit in nanoseconds. In seconds, these
 numbers are dates after the year 5000."""
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,18}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+SETTABLE = "1980", "2199"
+"""The first and the last year of dates to which a clock can be set: Linux takes none before 1970, nor in the year 2232,
+and none that is earlier than the time since its boot."""
+
+DATES = f"a date with a time, such as 2026-01-01T00:00:00, UTC without a zone, from {SETTABLE[0]} to {SETTABLE[1]}"
+
+
+def date_ns(text: str) -> int:
+    """Return the nanoseconds from 1970 to a date with a time in ISO 8601 to which a clock can be set, in UTC if it has
+    no zone; raises ValueError. Digits after the ninth are rounded."""
+    try:
+        if (match := _ISO.fullmatch(text)) and SETTABLE[0] <= text[:4] <= SETTABLE[1]:
+            return round(_since_1970_s(match) * 10**9)
+    except ValueError:
+        pass
+    raise ValueError(f"{format_value(text)} is not allowed; allowed: {DATES}")
+
+
+def _since_1970_s(match: re.Match[str]) -> Decimal:
+    """Return the seconds from 1970 to a match of `_ISO`; raises ValueError if there is no such date."""
+    whole = datetime.fromisoformat(match[1] + (match[3] or ""))
+    since = (whole if whole.tzinfo else whole.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return Decimal(since.days * 86_400 + since.seconds) + Decimal(f"0.{match[2] or 0}")
 
 
 class Clock:
@@ -67,9 +92,7 @@ class Clock:
                 known = (one[1:] for one in _EPOCHS if abs(number) >= one[0])
                 self._unit, self._unit_ns = next(known, ("seconds", 10**9))
             return number
-        whole = datetime.fromisoformat(match[1] + (match[3] or ""))
-        since = (whole if whole.tzinfo else whole.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-        return Decimal(since.days * 86_400 + since.seconds) + Decimal(f"0.{match[2] or 0}")
+        return _since_1970_s(match)
 
     def notes(self, first: str) -> Iterator[str]:
         """Yield how times were read, if not as seconds from 0."""
