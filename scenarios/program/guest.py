@@ -42,7 +42,7 @@ from scenarios.program.servers import LOOK_NS, Endings, HostSockets, useless
 from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.faults import dead_cables
-from scenarios.spec.program import COLLECTIVES, LONGHAUL, PRELOADING, ProgramSpec, variables
+from scenarios.spec.program import COLLECTIVES, LONGHAUL, PRELOADING, ProgramSpec, gpu_variables, variables
 from scenarios.spec.roles import Role
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import leave, tell
@@ -337,6 +337,7 @@ class Run:
             set_by_run["LONGHAUL_COLLECTIVES"] = COLLECTIVES
             if self._spec.backend == LONGHAUL:
                 set_by_run["LONGHAUL_BACKEND"] = LONGHAUL
+        set_by_run |= gpu_variables(self._spec, rank)
         found = {**self._environment, **set_by_run, **dict(self._spec.env), **dict(role.env)}
         if self._spec.preload:
             found["PYTHONPATH"] = ":".join([str(PRELOADING), *filter(None, [found.get("PYTHONPATH")])])

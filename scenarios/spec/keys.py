@@ -16,7 +16,7 @@ from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.policies import policy
 from scenarios.policies.policy import MODES
-from scenarios.spec import admission, classes, emulated, faults, jobs, program, roles, te
+from scenarios.spec import admission, classes, emulated, faults, gpu, jobs, program, roles, te
 from scenarios.spec.values import (
     DELAY,
     LINK_DELAY,
@@ -339,6 +339,13 @@ KEYS: Mapping[str, Key] = {
             one_of(*program.BACKENDS),
             "Backend of torch.distributed: the script's or longhaul.",
         ),
+        Key(
+            "program.gpu",
+            "gpu",
+            gpu.GPU,
+            "GPU whose time a torch script takes, by name or by numbers; by default none.",
+        ),
+        Key("program.kernels", "kernels", gpu.TABLE, "Measured kernel times; path relative to the scenario's file."),
         Key("program.preload", "preload", program.MODULES, "Python modules that are loaded once, for all ranks."),
         Key("program.env", "env", roles.ENV, "Variables of its environment."),
         Key("program.deadline", "deadline_s", DELAY, "Time after which it is ended, by the clock of the run."),
@@ -440,7 +447,7 @@ SWEPT = (
             "run.clock",
             "policy",
         )
-        and (key == "program.backend" or not key.startswith("program."))
+        and (key in ("program.backend", "program.gpu") or not key.startswith("program."))
     ),
 )
 """The keys that a sweep may vary, the outermost axis first.

@@ -443,7 +443,7 @@ def _with_absolute_paths(key: str, value: object, folder: Path) -> object:
         return [_with_absolute_file(one, "input", folder) for one in value]
     if name == "policy" and isinstance(value, list):
         return [_with_absolute_file(one, "function", folder) for one in value]
-    if name not in ("conditions.trace", "collective.schedule", "fabric.wan"):
+    if name not in ("conditions.trace", "collective.schedule", "fabric.wan", "program.kernels"):
         return value
     if isinstance(value, list):
         return [_with_absolute_paths(name, item, folder) for item in value]

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from scenarios.spec import roles
+from scenarios.program.rank import longhaul_gpu
+from scenarios.program.rank.longhaul_gpu.models import Gpu
+from scenarios.spec import gpu, roles
 from scenarios.spec.roles import Role
 from scenarios.spec.values import fitting, whole
 from topologies.conditions.clock import DATES, date_ns
@@ -69,7 +71,8 @@ class ProgramSpec:
     """A program that is run on the GPUs' hosts: one command on all of its ranks, or `roles`; without either, none.
 
     `ranks` are the GPUs that it runs on, all of them if None; its own rank 0 is on the first. `backend` is one of
-    BACKENDS. `preload` are Python modules that are loaded once for all ranks. `deadline_s` and
+    BACKENDS. `preload` are Python modules that are loaded once for all ranks. With a `gpu`, operations of torch take
+    the time that it would take, or that the table `kernels` has for them. `deadline_s` and
     `sample_s` are measured by the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message
     of `message_bytes` from each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes
     together, and `processes` the number of its processes and threads, by rank on average. `output_bytes` is how much is
@@ -82,7 +85,8 @@ class ProgramSpec:
     roles: tuple[Role, ...] = ()
     ranks: tuple[int, ...] | None = None
     backend: str = SCRIPTS
-    preload: tuple[str, ...] = ()
+    BACKENDS. `preload` are Python modules that are loaded once for all ranks. With a `gpu`, operations of torch take
+    the time that it would take, or that the table `kernels` has for them. `deadline_s` and
     env: tuple[tuple[str, str], ...] = ()
     deadline_s: float = 1000.0
     sample_s: float = 10e-3
@@ -204,6 +208,14 @@ def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:
     }
 
 
+def gpu_variables(program: ProgramSpec, rank: int) -> dict[str, str]:
+    """Return the variables by which a rank's torch takes the time of the program's GPU; none without one."""
+    if program.gpu is None:
+        return {}
+    table = {} if program.kernels is None else {longhaul_gpu.KERNELS: str(program.kernels)}
+    return {longhaul_gpu.MODEL: program.gpu.as_json(), longhaul_gpu.REPORT: f"gpu-{rank}.json", **table}
+
+
 def check_captures(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:
     """Yield the links to be captured that a fabric does not have."""
     names = [link.name for link in links_in_grain(fabric).all] if program.capture else []
@@ -222,6 +234,7 @@ def check(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:
     for name, _ in program.env:
         if name in set_by_run:
             yield Mistake("program.env", f"{name} is set by the run; allowed: names other than {', '.join(set_by_run)}")
+    yield from gpu.check(program.gpu, program.kernels)
     yield from roles.check(program.roles, fabric.spec.gpus_per_site, program.ranks, list(set_by_run))
     least_bytes = SHELL_BYTES * len(program.ranks_of(fabric.spec.gpus_per_site))
     if program.memory_bytes < least_bytes:

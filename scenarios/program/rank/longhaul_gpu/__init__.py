@@ -1,0 +1,41 @@
+"""Gives a rank's PyTorch script the time of a GPU, and serves its `cuda` devices on CPU tensors.
+
+It is active only with LONGHAUL_GPU_MODEL in the environment (`models.of_text`), which the run sets from `program.gpu`.
+torch calls `activate` at the end of `import torch`, as the folder `longhaul_gpu-1.dist-info` beside this package names
+it as an extension (`torch.backends`). Without the variable it does nothing and imports nothing.
+"""
+
+import os
+import sys
+
+MODEL = "LONGHAUL_GPU_MODEL"
+"""The variable with the GPU: a name of `models.MODELS`, or JSON."""
+
+KERNELS = "LONGHAUL_GPU_KERNELS"
+"""The variable with the path of a table of kernel times (`kernels`)."""
+
+REPORT = "LONGHAUL_GPU_REPORT"
+"""The variable with the path of the file to which the accounts are written at the end of the process."""
+
+
+def activate() -> None:
+    """Charge the script's operations from now on; exits with a sentence if a variable has a value not allowed."""
+    if not os.environ.get(MODEL):
+        return
+    from . import activation
+
+    activation.activate()
+
+
+def ready_ns() -> int:
+    """Return when the current stream has computed all that it has been given, in ns of CLOCK_MONOTONIC: a collective
+    may not begin before. 0 if nothing is charged."""
+    streams = sys.modules.get(f"{__name__}.streams")
+    return 0 if streams is None else streams.DEVICE.current.end_ns
+
+
+def joined() -> None:
+    """Make the current stream wait for now: the caller has waited for a collective's end."""
+    streams = sys.modules.get(f"{__name__}.streams")
+    if streams is not None:
+        streams.DEVICE.join()

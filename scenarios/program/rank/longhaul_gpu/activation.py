@@ -1,0 +1,65 @@
+"""Makes a process of torch a rank with a GPU: charges its operations, and serves its `cuda` devices."""
+
+import atexit
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from . import KERNELS, MODEL, REPORT, cuda, distributed, kernels, models
+from .accounting import Accounts
+from .charging import Charging
+from .steps import Steps
+from .streams import DEVICE
+
+_active = list[object]()  # keeps the modes alive
+
+
+def activate() -> None:
+    """Charge the script's operations from now on and serve `cuda`; once. Exits with a sentence if a variable has a
+    value that is not allowed."""
+    if _active:
+        return
+    try:
+        gpu = models.of_text(os.environ[MODEL])
+        table = _table(os.environ.get(KERNELS))
+    except ValueError as error:
+        _refuse(f"{MODEL}: {error}")
+    accounts, steps = Accounts(DEVICE), Steps(DEVICE)
+    report = os.environ.get(REPORT)
+    path = str(Path(report).absolute()) if report else None  # the script may change its directory
+    distributed.serve()
+    cuda_mode = cuda.serve(gpu, DEVICE)
+    mode = Charging(gpu, DEVICE, accounts, table, waits_for_ready=distributed.host_waits)
+    steps.watch()
+    for one in (cuda_mode, mode):
+        one.__enter__()
+        _active.append(one)
+
+    owner = os.getpid()
+
+    def end() -> None:
+        if os.getpid() != owner:
+            return  # a fork of the rank, such as one that loads data
+        DEVICE.wait(DEVICE.end_ns)
+        steps.tell()
+        accounts.end(path)
+
+    atexit.register(end)
+
+
+def _table(path: str | None) -> kernels.KernelTable | None:
+    if not path:
+        return None
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            return kernels.parse(file)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _refuse(sentence: str) -> NoReturn:
+    print(f"longhaul: {sentence}", file=sys.stderr, flush=True)
+    os._exit(1)  # torch turns any exception of an extension into a RuntimeError with a traceback

@@ -1,0 +1,76 @@
+"""Charges every operation of torch to the GPU's current stream."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils import data
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import costs
+from .accounting import Accounts
+from .kernels import KernelTable
+from .models import Gpu
+from .streams import Device
+
+_COLLECTIVES = ("c10d", "_c10d_functional")
+_NO_COLLECTIVE = ("wait_tensor", "_resize_storage_")
+_UNCHARGED = ("prim", "prims", "profiler", "debugprims", "symm_mem", "inductor")
+
+
+class Charging(TorchDispatchMode):
+    """Charges each operation its time on the current stream, and blocks the host where a real one would be blocked.
+
+    A collective on the current stream begins when the stream has computed what it holds: with `waits_for_ready` the
+    host waits for that, otherwise the backend does (`longhaul_gpu.ready_ns`).
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        device: Device,
+        accounts: Accounts,
+        kernels: KernelTable | None = None,
+        *,
+        waits_for_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__()
+        self._gpu, self._device, self._accounts, self._kernels = gpu, device, accounts, kernels
+        self._waits_for_ready = waits_for_ready
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in _COLLECTIVES:
+            name = func._overloadpacket.__name__
+            if name not in _NO_COLLECTIVE:
+                self._accounts.collectives += 1
+                if self._waits_for_ready() or "barrier" in name:
+                    self._device.wait(self._device.current.end_ns)
+            return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if func.namespace in _UNCHARGED or data.get_worker_info() is not None:
+            return out  # a worker that loads data computes on the host
+        if not costs.has_no_kernel(func):
+            self._charge(func, args, kwargs, out)
+        if costs.blocks_host(func, args):
+            self._device.wait(self._device.current.end_ns)
+        return out
+
+    def _charge(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        operation = f"{func.namespace}::{func._overloadpacket.__name__}"
+        cost = costs.cost_of(func, args, kwargs, out)
+        seconds = None
+        if self._kernels is not None and self._kernels.has(operation):
+            tensors = list(costs.tensors_of((args, kwargs)))
+            shapes = tuple(tuple(one.shape) for one in tensors if one.dim())
+            dtype = "float32" if cost.dtype == "tf32" else cost.dtype
+            seconds = self._kernels.seconds(operation, shapes, dtype)
+        if seconds is None:
+            took_ns = self._device.busy(self._gpu.seconds(cost.flops, cost.moved_bytes, cost.dtype))
+            if not cost.is_known:
+                self._accounts.unknown.add(operation)
+        else:
+            took_ns = self._device.busy(seconds)
+            self._accounts.measured_ns += took_ns
+        self._accounts.add(operation, took_ns, cost.flops, cost.moved_bytes)

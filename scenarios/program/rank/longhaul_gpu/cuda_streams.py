@@ -1,0 +1,101 @@
+"""torch.cuda's streams and events, on the times of `streams.DEVICE`."""
+
+from typing import Any
+
+from .streams import DEVICE, Timeline
+
+
+class Stream:
+    """A stream of the GPU, as torch.cuda.Stream."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        self.timeline, self.priority, self.device_index = DEVICE.new(), priority, 0
+        self._before: Timeline | None = None
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> "Stream":
+        """Return the stream of this timeline."""
+        made = cls.__new__(cls)
+        made.timeline, made.priority, made.device_index, made._before = timeline, 0, 0, None
+        return made
+
+    @property
+    def cuda_stream(self) -> int:
+        """A number that only this stream has."""
+        return DEVICE.all.index(self.timeline)
+
+    stream_id = cuda_stream
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.timeline is self.timeline
+
+    def __hash__(self) -> int:
+        return id(self.timeline)
+
+    def __enter__(self) -> "Stream":
+        self._before, DEVICE.current = DEVICE.current, self.timeline
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        DEVICE.current = self._before or DEVICE.default
+
+    def wait_stream(self, stream: "Stream") -> None:
+        """Have what follows on this stream begin when the other has computed what it holds now."""
+        self.timeline.end_ns = max(self.timeline.end_ns, stream.timeline.end_ns)
+
+    def wait_event(self, event: "Event") -> None:
+        """Have what follows on this stream begin after an event."""
+        self.timeline.end_ns = max(self.timeline.end_ns, event.at_ns or 0)
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        """Record an event, by default a new one."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        """Block the host until the stream has computed what it holds."""
+        DEVICE.wait(self.timeline.end_ns)
+
+    def query(self) -> bool:
+        """Return whether the stream has computed what it holds."""
+        return DEVICE.now_ns() >= self.timeline.end_ns
+
+
+class Event:
+    """An event of a stream, as torch.cuda.Event; it happens when the stream has computed what it held before."""
+
+    def __init__(self, enable_timing: bool = False, **_: Any) -> None:
+        self.at_ns: int | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Record the event on a stream, by default the current one."""
+        self.at_ns = DEVICE.reached_ns(DEVICE.current if stream is None else stream.timeline)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Have what follows on a stream, by default the current one, begin after the event."""
+        (current_stream() if stream is None else stream).wait_event(self)
+
+    def query(self) -> bool:
+        """Return whether the event has happened; true if it has not been recorded."""
+        return self.at_ns is None or DEVICE.now_ns() >= self.at_ns
+
+    def synchronize(self) -> None:
+        """Block the host until the event."""
+        DEVICE.wait(self.at_ns or 0)
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        """Return the ms from this event to another one; raises RuntimeError if one has not been recorded."""
+        if self.at_ns is None or end_event.at_ns is None:
+            raise RuntimeError("both events must be recorded before the time between them is known")
+        return (end_event.at_ns - self.at_ns) / 1e6
+
+
+def current_stream(*_: Any, **__: Any) -> Stream:
+    """Return the current stream."""
+    return Stream.of(DEVICE.current)
+
+
+def set_stream(stream: Stream) -> None:
+    """Make a stream the current one."""
+    DEVICE.current = stream.timeline
