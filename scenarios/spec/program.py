@@ -72,11 +72,11 @@ class ProgramSpec:
 
     `ranks` are the GPUs that it runs on, all of them if None; its own rank 0 is on the first. `backend` is one of
     BACKENDS. `preload` are Python modules that are loaded once for all ranks. With a `gpu`, operations of torch take
-    the time that it would take, or that the table `kernels` has for them. `deadline_s` and
-    `sample_s` are measured by the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message
-    of `message_bytes` from each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes
-    together, and `processes` the number of its processes and threads, by rank on average. `output_bytes` is how much is
-    kept of each rank's output and of its error output, and `files_bytes` is the room for the files that it writes.
+    the time that it would take, or that the table `kernels` has for them. `deadline_s` and `sample_s` are measured by
+    the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message of `message_bytes` from
+    each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes together, and `processes`
+    the number of its processes and threads, by rank on average. `output_bytes` is how much is kept of each rank's
+    output and of its error output, and `files_bytes` is the room for the files that it writes.
     `capture` names the links whose packets are written to files, those of collectives if there is no program. `date` is
     the date that ranks see when they start, in ISO 8601, or `HOST_DATE`.
     """
@@ -85,8 +85,9 @@ class ProgramSpec:
     roles: tuple[Role, ...] = ()
     ranks: tuple[int, ...] | None = None
     backend: str = SCRIPTS
-    BACKENDS. `preload` are Python modules that are loaded once for all ranks. With a `gpu`, operations of torch take
-    the time that it would take, or that the table `kernels` has for them. `deadline_s` and
+    preload: tuple[str, ...] = ()
+    gpu: Gpu | None = None
+    kernels: Path | None = None
     env: tuple[tuple[str, str], ...] = ()
     deadline_s: float = 1000.0
     sample_s: float = 10e-3
