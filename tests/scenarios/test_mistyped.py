@@ -153,8 +153,8 @@ def test_every_tool_answers_as_run_does(capsys: pytest.CaptureFixture[str], tool
             status = import_module(f"scenarios.{tool}").main(shlex.split(typed))
     except SystemExit as error:
         status = error.code
-    said = capsys.readouterr().err
-    assert status == 2 and says in said and said.count("\n") == 1, said
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.endswith(" s so far")]  # a slow machine
+    assert status == 2 and len(said) == 1 and says in said[0], said
 
 
 @pytest.mark.parametrize(("module", "typed", "says"), [
