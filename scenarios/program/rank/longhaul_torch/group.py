@@ -21,7 +21,7 @@ from .messages import Messages
 from .planner import Planner
 from .tensors import Block, Tensor, fault, parts_of
 from .waking import Wake
-from .worker import Collective, Worker
+from .worker import Collective, Worker, gpu_ready_ns, wait_until
 from .works import Work, Works
 
 SOCKET = "LONGHAUL_COLLECTIVES"
@@ -427,6 +427,7 @@ class LonghaulGroup(dist.ProcessGroup):
         """Send a tensor to a rank of the group."""
         (tensor,) = _listed(tensors)
         self._check_peer(rank, "send to")
+        wait_until(gpu_ready_ns())  # the host waits, which matters only if another stream has work for it to issue
         size = tensor.numel() * tensor.element_size()
         block = Block(_checked(tensor), size, load=True)
         work = Work([], self._ranks[self._rank], f'send to rank {self._ranks[rank]} in the group "{self._name}"')

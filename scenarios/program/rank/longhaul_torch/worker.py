@@ -1,6 +1,7 @@
 """Runs a group's collectives one after another, in the order in which the script issues them, in a thread."""
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -53,7 +54,22 @@ class _Job:
     collectives: Sequence[Collective]
     handle: Handle
     timeout_s: float
-    asked_ns: int
+    asked_ns: int  # when the script issued it or, if a GPU is simulated, when that has computed what it reduces
+
+
+def gpu_ready_ns() -> int:
+    """Return when the GPU of this rank has computed all that its current stream holds (`longhaul_gpu`), in ns of
+    CLOCK_MONOTONIC; 0 without one."""
+    gpu = sys.modules.get("longhaul_gpu")
+    ready_ns: int = 0 if gpu is None else gpu.ready_ns()
+    return ready_ns
+
+
+def wait_until(at_ns: int) -> None:
+    """Sleep until an instant of CLOCK_MONOTONIC."""
+    left_ns = at_ns - time.monotonic_ns()
+    if left_ns > 0:
+        time.sleep(left_ns / 1e9)
 
 
 class Worker:
@@ -71,7 +87,7 @@ class Worker:
 
     def issue(self, collectives: Sequence[Collective], handle: Handle, timeout_s: float) -> None:
         """Have these collectives run after all that were issued before; each may take this time from its beginning."""
-        self._jobs.put(_Job(collectives, handle, timeout_s, time.monotonic_ns()))
+        self._jobs.put(_Job(collectives, handle, timeout_s, max(time.monotonic_ns(), gpu_ready_ns())))
 
     def join(self) -> None:
         """Wait for the thread to end; the wake is over."""
@@ -81,6 +97,7 @@ class Worker:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             sentence = None
+            wait_until(job.asked_ns)
             for collective in job.collectives:
                 try:
                     if self._planner is None or not collective.size_bytes:
