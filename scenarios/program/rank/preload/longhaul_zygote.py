@@ -29,6 +29,7 @@ _NAMESPACES = 0x20000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000
 _CAPBSET_DROP, _SET_SECUREBITS, _SET_NO_NEW_PRIVS, _SET_DUMPABLE, _CAP_AMBIENT = 24, 28, 38, 4, 47
 _AMBIENT_RAISE, _NO_SETUID_FIXUP = 2, 1 << 2
 _CAPABILITY_VERSION = 0x20080522
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _FAILED = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -174,6 +175,8 @@ def _take_on(request: dict[str, Any], descriptors: list[int]) -> None:
         setattr(sys, f"__{name}__", stream)
     if "numpy" in sys.modules:  # the module random does so by itself
         sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules and os.environ.get(_AUTOLOAD, "1") == "1":
+        sys.modules["torch"]._import_device_backends()  # extensions depend on the environment of the rank
 
 
 _ERRORS = {"stdin": "strict", "stdout": "strict", "stderr": "backslashreplace"}
@@ -230,6 +233,7 @@ def _without_own_frames(kind: type[BaseException], error: BaseException, trace: 
 if __name__ == "__main__":
     own, ready = map(int, sys.argv[1:3])
     user = User(*map(int, sys.argv[3:6]))
+    os.environ[_AUTOLOAD] = "0"
     os.seteuid(user.uid)
     _set_capabilities(user.capabilities, _permitted(), 0)
     try:
