@@ -1,10 +1,12 @@
 """The collectives of a script: planned as the testbed's own, for any group of GPUs, and served over a rank's socket."""
 
+import csv
 import json
 import selectors
 import socket
+import sys
 from concurrent.futures import Future
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from scenarios.program.collective_server import CollectiveServer
 from scenarios.program.collectives import CollectiveRefusedError, Group, Request, Surroundings, content_of
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.load import scenario_of
+from tests.fakes.runs import ended
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES
 from topologies.fabric.groups import in_order_of_sites, part_of
@@ -344,3 +347,47 @@ def test_what_is_no_message_is_refused_and_an_endless_line_ends_the_connection(s
     else:
         pytest.fail("the connection was kept")
     assert run.say(1, ask="group", group="w", ranks=[0, 1]) == [{"group": "w", "connect": True}]
+
+
+# --- in a run ---------------------------------------------------------------------------------------------------------
+
+ASKS = """
+import json, os, socket, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+run = socket.socket(socket.AF_UNIX)
+run.connect(os.environ["LONGHAUL_COLLECTIVES"])
+lines = run.makefile("rwb")
+def say(**message):
+    lines.write(json.dumps(message).encode() + b"\\n")
+    lines.flush()
+say(ask="group", group="all", ranks=[*range(size)])
+lines.readline()
+begin = time.monotonic_ns()
+for number in range(12):
+    time.sleep(max(0, begin + number * 20_000_000 - time.monotonic_ns()) / 1e9)
+    asked = time.monotonic_ns()
+    say(ask="plan", group="all", number=number, kind="allgather", bytes=32_000_000, unit=4, root=0)
+    answer = json.loads(lines.readline())
+    assert answer["plan"] in range(12), answer
+    say(tell="ended", group="all", number=number, asked_ns=asked, begun_ns=time.monotonic_ns(),
+        ended_ns=time.monotonic_ns())
+time.sleep(0.001)
+"""
+
+
+def test_ranks_wait_for_new_paths_as_long_as_the_controllers_messages_take(tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text(ASKS)
+    sets = ('conditions.every="20 ms"', 'control.delay="3 ms"', "fabric.gpus=4")
+    options = [word for one in sets for word in ("--set", one)]
+    command = f"{sys.executable} asks.py"
+    ended("paper", "--modes", "wan", *options, "--out", "run", "--exec", command, cwd=tmp_path)
+    with (tmp_path / "run" / "collectives.csv").open() as file:
+        found = list(csv.DictReader(file))
+    assert [int(row["number"]) for row in found] == [*range(12)]
+    waits_ms = [(float(row["begun_s"]) - float(row["first_asked_s"])) * 1e3 for row in found]
+    changed = [before["paths"] != row["paths"] for before, row in pairwise(found)]
+    assert 3 <= sum(changed) < 11
+    for is_new, row, wait_ms in zip(changed, found[1:], waits_ms[1:], strict=True):
+        assert (int(row["openflow_messages"]) > 0) == is_new
+        # Each stage of messages goes to a switch and is confirmed: a round trip of 6 ms.
+        assert 6 <= wait_ms < 40 if is_new else wait_ms < 0.001
