@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from hosts.collectives.kinds import ALGORITHMS
@@ -224,6 +224,7 @@ class CollectiveServer:
             if len(self._made) >= _MAX_GROUPS:
                 raise CollectiveRefusedError(f"the script has more than {_MAX_GROUPS:,} groups; allowed: so many")
             self._made[key] = _Members(tuple(ranks), self._new_group(tuple(ranks)))
+        self._made[key].known[connection.rank].clear()  # it may be another process of the rank
         self._members[name, connection.rank] = self._made[key]
         return {"group": name, "connect": len(ranks) <= _CONNECTED_AT_ONCE}
 
@@ -237,7 +238,7 @@ class CollectiveServer:
                 future.add_done_callback(lambda done: self._installed(members, number, done))
         collective = members.collectives[number]
         rank = members.ranks.index(connection.rank)
-        if collective.request != request:
+        if not _agree(collective.request, request):
             raise CollectiveRefusedError(
                 f"rank {rank} of the group asks for {request} as its collective {number}, and another rank for "
                 f"{collective.request}; allowed: the same on all ranks"
@@ -318,6 +319,11 @@ class CollectiveServer:
                 "predicted_s": planned.predicted_s,
             }
         )
+
+
+def _agree(one: Request, other: Request) -> bool:
+    """Whether ranks ask for the same collective: the parts of an alltoall may differ, and thus what each rank sends."""
+    return one == other or (one.kind == "alltoall" and replace(one, size_bytes=other.size_bytes) == other)
 
 
 def _text(message: Mapping[str, Any], name: str) -> str:

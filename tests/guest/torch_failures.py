@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def tell(name: str, call: Callable[[], object]) -> None:
@@ -21,10 +23,28 @@ def tell(name: str, call: Callable[[], object]) -> None:
         print(f"{name}: nothing", flush=True)
 
 
+class Counting(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the operations of a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note an operation, and do it."""
+        self.seen.append(str(func))
+        return func(*args, **kwargs or {})
+
+
 def main() -> None:
-    """Fail in all ways."""
+    """Fail in all ways; before that, count what a collective does in the script's own thread."""
     dist.init_process_group("longhaul", timeout=timedelta(seconds=30))
     rank = dist.get_rank()
+    strided = torch.zeros(4, 4).t()
+    with Counting() as counting:
+        dist.all_reduce(strided, op=dist.ReduceOp.AVG)
+        dist.barrier()
+    print(f"seen: {counting.seen}", flush=True)
     pair = dist.new_group([0, 2], timeout=timedelta(seconds=1))
     if rank == 0:
         tell("late", lambda: dist.all_reduce(torch.zeros(10), group=pair))
@@ -59,6 +79,9 @@ def main() -> None:
         tell("unequal", lambda: dist.recv(torch.zeros(3), 0, group=fourth))
     tell("no such", lambda: dist.all_reduce(torch.zeros(3), op=dist.ReduceOp.BAND))
     tell("sparse", lambda: dist.all_reduce(torch.zeros(3, 3).to_sparse()))
+    with FakeTensorMode():
+        fake = torch.zeros(3)
+    tell("fake", lambda: dist.all_reduce(fake))
     tell("self", lambda: dist.group.WORLD.send([torch.zeros(1)], rank, 0))
     tell("split", lambda: dist.all_to_all_single(torch.zeros(4), torch.zeros(4)))
     fifth = dist.new_group(timeout=timedelta(seconds=5))

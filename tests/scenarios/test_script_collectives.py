@@ -281,6 +281,25 @@ def test_a_plan_is_sent_to_a_rank_once_and_the_end_on_all_ranks_is_recorded(serv
     assert run.server.unfinished() == 1
 
 
+def test_a_second_process_of_a_rank_gets_the_content_of_plans_again(served):
+    run = served()
+    for number in range(2):
+        run.say(0, ask="group", group="w", ranks=[0, 1])
+        (answer,) = run.say(0, **{**ASK, "number": number})
+        assert answer["content"] is not None
+
+
+def test_the_parts_of_an_alltoall_may_differ_and_the_size_of_another_collective_may_not(served):
+    run = served()
+    for rank in range(2):
+        run.say(rank, ask="group", group="w", ranks=[0, 1])
+    asked = {**ASK, "kind": "alltoall"}
+    plans = [run.say(rank, **{**asked, "bytes": 800 + 800 * rank})[0]["plan"] for rank in range(2)]
+    assert plans == [0, 0]
+    run.say(0, **{**ASK, "number": 1})
+    assert "another rank" in run.say(1, **{**ASK, "number": 1, "bytes": 800})[0]["error"]
+
+
 def test_an_answer_waits_until_the_paths_are_in_force(served):
     run = served(mode="joint")
     for rank in range(2):

@@ -130,6 +130,8 @@ def test_failures_are_sentences_that_name_the_group_the_collective_and_the_ranks
     assert "rank 0 sent 8 bytes with tag 0, where 12 bytes are to be received" in said[1]["unequal"]
     assert said[0]["no such"].startswith("the backend longhaul has no BAND of torch.float32 (ValueError")
     assert "allowed: torch.strided" in said[0]["sparse"]
+    assert "without data (fake or meta)" in said[0]["fake"]
+    assert said[0]["seen"] == "[]"  # a mode that charges a GPU's time counts only what the script computes
     assert "cannot send to rank 0; allowed: the other ranks of 0 to 2" in said[0]["self"]
     assert "4 rows is to be split evenly among 3 ranks" in said[0]["split"]
     for rank in (0, 1):
@@ -154,6 +156,7 @@ def test_it_is_registered_by_torch_or_by_an_import_and_never_imports_torch_itsel
     python: Path, environment: dict[str, str]
 ) -> None:
     script = """
+import sys
 before = "torch" in sys.modules
 import torch.distributed as dist
 print(before, "LONGHAUL" in dist.Backend._plugins, "longhaul_torch.group" in sys.modules)

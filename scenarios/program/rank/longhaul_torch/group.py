@@ -1,17 +1,19 @@
 """The process group that torch gets for the backend ``longhaul``: what torch asks of a group, in its own terms."""
 
 import atexit
+import functools
 import json
 import os
 import secrets
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import buffers, wire
 from .connections import Connections, Listener, Peer
@@ -27,6 +29,19 @@ from .works import Work, Works
 SOCKET = "LONGHAUL_COLLECTIVES"
 ADDRESS = "LONGHAUL_ADDRESS"
 _BARRIER_TAG = -(1 << 40)
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _unseen(method: _Method) -> _Method:
+    """Have a method run without the modes of the script's thread, which would count its operations or fake them."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return method(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 class _Door:
@@ -279,6 +294,7 @@ class LonghaulGroup(dist.ProcessGroup):
 
     # --- collectives -------------------------------------------------------------------------------------------------
 
+    @_unseen
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Reduce tensors in place, on all ranks."""
         tensors, op = _listed(tensors), _op_of(opts)
@@ -287,18 +303,21 @@ class LonghaulGroup(dist.ProcessGroup):
 
     allreduce_coalesced = allreduce
 
+    @_unseen
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Copy the root's tensors to all ranks."""
         tensors, root = _listed(tensors), _root_of(opts)
         made = [buffers.broadcast(_checked(one), root, self._rank) for one in tensors]
         return self._issue("broadcast", tensors, made, timeout or opts)
 
+    @_unseen
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Work:
         """Reduce tensors on the root."""
         tensors, root, op = _listed(tensors), _root_of(opts), op or _op_of(opts)
         made = [buffers.reduce(_checked(one), op, root, self._rank, self._size) for one in tensors]
         return self._issue("reduce", tensors, made, timeout or opts)
 
+    @_unseen
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Gather each rank's tensor on all ranks: outputs[i][r] is rank r's inputs[i]."""
         inputs = _listed(inputs)
@@ -309,17 +328,20 @@ class LonghaulGroup(dist.ProcessGroup):
     def _allgather(self, outputs: list[Tensor], tensor: Tensor) -> Collective:
         return buffers.allgather([_checked(one) for one in outputs], _checked(tensor), self._rank, self._size)
 
+    @_unseen
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Gather lists of tensors: outputs[r][i] is rank r's inputs[i]."""
         made = [self._allgather([of_rank[i] for of_rank in outputs], one) for i, one in enumerate(inputs)]
         return self._issue("all_gather_coalesced", outputs, made, opts)
 
+    @_unseen
     def _allgather_base(self, output: Any, tensor: Any, opts: Any = None, timeout: Any = None) -> Work:
         made = [buffers.allgather_single(_checked(output), _checked(tensor), self._rank, self._size)]
         return self._issue("all_gather_into_tensor", [output], made, timeout or opts)
 
     all_gather_single = _allgather_base
 
+    @_unseen
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Gather several tensors, each into one."""
         pairs = list(zip(outputs, inputs, strict=True))
@@ -328,6 +350,7 @@ class LonghaulGroup(dist.ProcessGroup):
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
+    @_unseen
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Reduce and scatter lists of tensors: outputs[i] is the reduction of inputs[i][this rank]."""
         outputs = _listed(outputs)
@@ -339,12 +362,14 @@ class LonghaulGroup(dist.ProcessGroup):
         checked = [_checked(one) for one in inputs]
         return buffers.reduce_scatter(_checked(output), checked, _op_of(opts), self._rank, self._size)
 
+    @_unseen
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None, timeout: Any = None) -> Work:
         made = [buffers.reduce_scatter_single(_checked(output), _checked(tensor), _op_of(opts), self._rank, self._size)]
         return self._issue("reduce_scatter_tensor", [output], made, timeout or opts)
 
     reduce_scatter_single = _reduce_scatter_base
 
+    @_unseen
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Reduce and scatter several tensors, each into one."""
         op = _op_of(opts)
@@ -356,6 +381,7 @@ class LonghaulGroup(dist.ProcessGroup):
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
+    @_unseen
     def alltoall_base(
         self, output: Any, tensor: Any, output_sizes: Any = None, input_sizes: Any = None, opts: Any = None
     ) -> Work:
@@ -367,11 +393,13 @@ class LonghaulGroup(dist.ProcessGroup):
 
     all_to_all_single = alltoall_base
 
+    @_unseen
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Send each rank its tensor of a list."""
         made = [buffers.alltoall([_checked(a) for a in outputs], [_checked(b) for b in inputs], self._rank, self._size)]
         return self._issue("all_to_all", outputs, made, opts)
 
+    @_unseen
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Gather each rank's tensor on the root."""
         (tensor,), root = _listed(inputs), _root_of(opts)
@@ -380,6 +408,7 @@ class LonghaulGroup(dist.ProcessGroup):
         made = [buffers.gather(into, _checked(tensor), root, self._rank, self._size)]
         return self._issue("gather", [outputs], made, timeout or opts)
 
+    @_unseen
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Send each rank its tensor of the root's list."""
         (output,), root = _listed(outputs), _root_of(opts)
@@ -388,11 +417,13 @@ class LonghaulGroup(dist.ProcessGroup):
         made = [buffers.scatter(_checked(output), given, root, self._rank, self._size)]
         return self._issue("scatter", [output], made, timeout or opts)
 
+    @_unseen
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
         """Wait for all ranks: a reduction of one element."""
         made = buffers.allreduce(torch.zeros(1), dist.ReduceOp.SUM, self._size, name="barrier")
         return self._issue("barrier", [], [made], timeout or opts)
 
+    @_unseen
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks; the group's first rank names the first that does not come in time, or all of them.
 
@@ -423,6 +454,7 @@ class LonghaulGroup(dist.ProcessGroup):
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
+    @_unseen
     def send(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Send a tensor to a rank of the group."""
         (tensor,) = _listed(tensors)
@@ -435,11 +467,13 @@ class LonghaulGroup(dist.ProcessGroup):
         self._parts.messages.send(rank, tag, block.bytes, work.finish, self._timeout.total_seconds())
         return self._kept(work)
 
+    @_unseen
     def recv(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Receive a tensor from a rank of the group."""
         self._check_peer(rank, "receive from")
         return self._receive(tensors, rank, tag)
 
+    @_unseen
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         """Receive a tensor from any rank of the group; the work knows from which (`source_rank`)."""
         return self._receive(tensors, None, tag)

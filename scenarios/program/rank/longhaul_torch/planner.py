@@ -82,8 +82,8 @@ class Plan:
         )
 
 
-_PLANS: dict[tuple[str, tuple[int, ...], object], Plan] = {}
-"""The plans that this process has had, by a group's name and ranks and the plan's id: their content comes once."""
+_PLANS: dict[object, Plan] = {}
+"""The plans that this process has had, by id: the run sends the content of each once to a group."""
 
 
 class Planner:
@@ -94,7 +94,6 @@ class Planner:
 
     def __init__(self, path: str, name: str, wake: Wake) -> None:
         self._name, self._wake, self._received = name, wake, bytearray()
-        self._ranks: tuple[int, ...] = ()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._socket.connect(path)
@@ -108,7 +107,6 @@ class Planner:
 
     def group(self, ranks: Sequence[int], backend_ranks: int, timeout_s: float) -> bool:
         """Tell the run of the group, the world's ranks in its order; return whether to connect all pairs now."""
-        self._ranks = tuple(ranks)
         asked = {"ask": "group", "group": self._name, "ranks": list(ranks), "backend_ranks": backend_ranks}
         return bool(self._answer(asked, timeout_s).get("connect"))
 
@@ -116,11 +114,11 @@ class Planner:
         """Return the plan of a collective once this rank may begin it; raises GroupError and TimedOut."""
         asked = {"ask": "plan", "group": self._name, "number": number, "kind": kind, "bytes": size_bytes}
         answer = self._answer({**asked, "unit": unit_bytes, "root": root}, timeout_s)
-        key = self._name, self._ranks, answer["plan"]
+        key = answer["plan"]
         if answer.get("content") is not None:
             _PLANS[key] = Plan.from_json(answer["content"])
         elif key not in _PLANS:
-            raise GroupError(f"the run names the plan {answer['plan']}, whose content this rank has not had")
+            raise GroupError(f"the run names the plan {key}, whose content this rank has not had")
         if _PLANS[key].kind != kind:
             raise GroupError(f"the run plans {_PLANS[key].kind} number {number}, where this rank has {kind}")
         return _PLANS[key]

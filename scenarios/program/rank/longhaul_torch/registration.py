@@ -13,7 +13,10 @@ REPLACING = "LONGHAUL_BACKEND"
 
 
 def register() -> None:
-    """Register the backend once; with LONGHAUL_BACKEND=longhaul groups of other backends become groups of it."""
+    """Register the backend once; with LONGHAUL_BACKEND=longhaul groups of other backends become groups of it.
+
+    That variable counts when a group is made: torch may be loaded before, in a process from which ranks are forked.
+    """
     if not dist.is_available() or NAME.upper() in dist.Backend._plugins:
         return
 
@@ -23,10 +26,9 @@ def register() -> None:
         return create(options, backend_options)
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
-    if os.environ.get(REPLACING):
-        for name in ("init_process_group", "new_group"):
-            _replace(name, _redirected)
-        _replace("monitored_barrier", _monitored)
+    for name in ("init_process_group", "new_group"):
+        _replace(name, _redirected)
+    _replace("monitored_barrier", _monitored)
 
 
 def _replace(name: str, wrapper: Callable[[Any], Any]) -> None:
@@ -43,6 +45,8 @@ def _redirected(original: Any) -> Any:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         wanted = os.environ.get(REPLACING)
+        if not wanted:
+            return original(*args, **kwargs)
         if wanted != NAME:
             raise ValueError(f'{REPLACING} is "{wanted}"; allowed: {NAME}')
         named = args[position] if len(args) > position else kwargs.get("backend")
@@ -54,6 +58,7 @@ def _redirected(original: Any) -> Any:
             args = (*args[:position], NAME, *args[position + 1 :])
         else:
             kwargs["backend"] = NAME
+        kwargs.pop("device_id", None)  # an accelerator, to which another backend would be bound
         _tell(named)
         return original(*args, **kwargs)
 
@@ -74,7 +79,7 @@ def _tell(named: object) -> None:
 def _monitored(original: Any) -> Any:
     def call(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
         chosen = group or dist.group.WORLD
-        if getattr(chosen, "getBackendName", str)() == NAME:
+        if getattr(chosen, "getBackendName", str)() == NAME:  # torch itself serves Gloo only
             return chosen.monitored_barrier(timeout, wait_all_ranks)
         return original(group, timeout, wait_all_ranks)
 
