@@ -12,6 +12,9 @@ from .charging import Charging
 from .steps import Steps
 from .streams import DEVICE
 
+ACCOUNTS = Accounts(DEVICE)
+"""The accounts of this process."""
+
 _active = list[object]()  # keeps the modes alive
 
 
@@ -25,12 +28,12 @@ def activate() -> None:
         table = _table(os.environ.get(KERNELS))
     except ValueError as error:
         _refuse(f"{MODEL}: {error}")
-    accounts, steps = Accounts(DEVICE), Steps(DEVICE)
+    steps = Steps(DEVICE)
     report = os.environ.get(REPORT)
     path = str(Path(report).absolute()) if report else None  # the script may change its directory
     distributed.serve()
     cuda_mode = cuda.serve(gpu, DEVICE)
-    mode = Charging(gpu, DEVICE, accounts, table, waits_for_ready=distributed.host_waits)
+    mode = Charging(gpu, DEVICE, ACCOUNTS, table, waits_for_ready=distributed.host_waits)
     steps.watch()
     for one in (cuda_mode, mode):
         one.__enter__()
@@ -43,7 +46,7 @@ def activate() -> None:
             return  # a fork of the rank, such as one that loads data
         DEVICE.wait(DEVICE.end_ns)
         steps.tell()
-        accounts.end(path)
+        ACCOUNTS.end(path)
 
     atexit.register(end)
 
