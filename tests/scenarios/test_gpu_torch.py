@@ -102,7 +102,7 @@ def test_streams_compute_at_the_same_time_and_the_host_waits_only_where_it_must(
 
 
 def test_a_transformer_computes_what_the_formula_says(charges: Any) -> None:
-    """6 N D + 12 L B T^2 d, with all of T^2, and 2 L B T^2 d more for the scores that flash attention computes again."""
+    """6 N D + 12 L B T^2 d, with all of T^2, and 2 L B T^2 d for the scores that flash attention computes again."""
     one = charges[0]["model"]
     tokens, pairs = one["batch"] * one["length"], one["layers"] * one["batch"] * one["length"] ** 2 * one["width"]
     assert one["unknown"] == []
@@ -141,8 +141,11 @@ def test_cuda_is_served_on_cpu_tensors_with_the_values_that_a_gpu_would_have(cha
 
 def test_unknown_operations_are_told_and_in_the_accounts(charges: Any) -> None:
     _, told, accounts = charges
-    assert "as their FLOPs are not known: aten::_linalg_svd (1), 50.0% of the GPU's time. That is more than 5%" in told
-    assert accounts["unknown"] == ["aten::_linalg_svd"] and accounts["unknown_share"] == 0.5
+    share = accounts["operations"]["aten::_linalg_svd"]["s"] / accounts["charged_s"]
+    assert accounts["unknown"] == ["aten::_linalg_svd"] and accounts["unknown_share"] == pytest.approx(share)
+    assert 0.05 < share < 0.5
+    words = f"as their FLOPs are not known: aten::_linalg_svd (1), {share:.1%} of the GPU's time. That is more than 5%"
+    assert words in told
     assert accounts["measured_s"] == pytest.approx(70e-6) and accounts["host_waited_s"] > 0.01
 
 
