@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import buffers, wire
+from . import buffers, computing, wire
 from .connections import Connections, Listener, Peer
 from .errors import GroupError, ranks_text
 from .fate import Fate
@@ -431,6 +431,7 @@ class LonghaulGroup(dist.ProcessGroup):
         block = Block(_checked(tensor), size, load=True)
         work = Work([], self._ranks[self._rank], f'send to rank {self._ranks[rank]} in the group "{self._name}"')
         work.keeps = (tensor, block)
+        computing.sleep_until(computing.ready_ns())
         self._parts.messages.send(rank, tag, block.bytes, work.finish, self._timeout.total_seconds())
         return self._kept(work)
 

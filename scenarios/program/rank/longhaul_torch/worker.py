@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from . import wire
+from . import computing, wire
 from .connections import Connections
 from .errors import GroupError, TimedOut
 from .execution import Add, Execution, Slots
@@ -70,8 +70,9 @@ class Worker:
         self._thread.start()
 
     def issue(self, collectives: Sequence[Collective], handle: Handle, timeout_s: float) -> None:
-        """Have these collectives run after all that were issued before; each may take this time from its beginning."""
-        self._jobs.put(_Job(collectives, handle, timeout_s, time.monotonic_ns()))
+        """Have these collectives run after all that were issued before, and when what they read has been computed; each
+        may take this time from its beginning."""
+        self._jobs.put(_Job(collectives, handle, timeout_s, computing.ready_ns()))
 
     def join(self) -> None:
         """Wait for the thread to end; the wake is over."""
@@ -81,6 +82,7 @@ class Worker:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             sentence = None
+            computing.sleep_until(job.asked_ns)
             for collective in job.collectives:
                 try:
                     if self._planner is None or not collective.size_bytes:
