@@ -12,6 +12,10 @@ from .charging import Charging
 from .steps import Steps
 from .streams import DEVICE
 
+ACCOUNTS = Accounts(DEVICE)
+"""The accounts of this process."""
+
+_PRELOADING = "LONGHAUL_ZYGOTE"
 _active = list[object]()  # keeps the modes alive
 
 
@@ -25,25 +29,26 @@ def activate() -> None:
         table = _table(os.environ.get(KERNELS))
     except ValueError as error:
         _refuse(f"{MODEL}: {error}")
-    accounts, steps = Accounts(DEVICE), Steps(DEVICE)
-    report = os.environ.get(REPORT)
-    path = str(Path(report).absolute()) if report else None  # the script may change its directory
+    steps = Steps(DEVICE)
     distributed.serve()
     cuda_mode = cuda.serve(gpu, DEVICE)
-    mode = Charging(gpu, DEVICE, accounts, table, waits_for_ready=distributed.host_waits)
+    mode = Charging(gpu, DEVICE, ACCOUNTS, table, waits_for_ready=distributed.host_waits)
     steps.watch()
     for one in (cuda_mode, mode):
         one.__enter__()
         _active.append(one)
 
-    owner = os.getpid()
+    folder = Path.cwd()  # the script may go elsewhere
+    # A process with preloaded modules activates, and ranks are forked from it (`program.preload`).
+    owner = None if os.environ.get(_PRELOADING) else os.getpid()
 
     def end() -> None:
-        if os.getpid() != owner:
-            return  # a fork of the rank, such as one that loads data
+        if owner not in (None, os.getpid()):
+            return  # a fork that the script has made
         DEVICE.wait(DEVICE.end_ns)
         steps.tell()
-        accounts.end(path)
+        report = os.environ.get(REPORT)
+        ACCOUNTS.end(str(folder / report) if report else None)
 
     atexit.register(end)
 

@@ -2,8 +2,8 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
-from .cuda_streams import Event, Stream, current_stream, set_stream
+from .cuda_streams import Event, Stream, StreamContext, current_stream, set_stream
 from .devices import as_cpu, is_cuda
 from .models import Gpu
 from .streams import Device
@@ -186,25 +186,20 @@ def _serve_module(gpu: Gpu, device: Device, mode: Redirected) -> None:
         mode.use()
         _check_index(device)
 
-    @contextmanager
-    def on_device(device: Any) -> Iterator[None]:
-        set_device(device)
-        yield
+    class OnDevice(nullcontext[None]):
+        """torch.cuda.device: there is only one."""
 
-    @contextmanager
-    def on_stream(stream: Stream | None) -> Iterator[None]:
-        before = current_stream()
-        set_stream(stream or before)
-        yield
-        set_stream(before)
+        def __init__(self, device: Any) -> None:
+            super().__init__()
+            set_device(device)
 
-    cuda.set_device, cuda.device, cuda.device_of = set_device, on_device, on_device
+    cuda.set_device, cuda.device, cuda.device_of = set_device, OnDevice, nullcontext
     cuda.synchronize = lambda *_, **__: device.wait(device.end_ns)
     cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
     cuda.get_rng_state_all = lambda: [torch.get_rng_state()]
     cuda.Stream = cuda.streams.Stream = Stream
     cuda.Event = cuda.streams.Event = Event
-    cuda.StreamContext, cuda.stream = on_stream, on_stream
+    cuda.StreamContext, cuda.stream = StreamContext, StreamContext
     cuda.current_stream, cuda.set_stream = current_stream, set_stream
     cuda.default_stream = lambda *_: Stream.of(device.default)
     torch.Tensor.record_stream = lambda *_: None

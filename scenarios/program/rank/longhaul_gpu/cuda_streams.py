@@ -10,13 +10,13 @@ class Stream:
 
     def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
         self.timeline, self.priority, self.device_index = DEVICE.new(), priority, 0
-        self._before: Timeline | None = None
+        self._contexts = list[StreamContext]()
 
     @classmethod
     def of(cls, timeline: Timeline) -> "Stream":
         """Return the stream of this timeline."""
         made = cls.__new__(cls)
-        made.timeline, made.priority, made.device_index, made._before = timeline, 0, 0, None
+        made.timeline, made.priority, made.device_index, made._contexts = timeline, 0, 0, []
         return made
 
     @property
@@ -33,11 +33,12 @@ class Stream:
         return id(self.timeline)
 
     def __enter__(self) -> "Stream":
-        self._before, DEVICE.current = DEVICE.current, self.timeline
+        self._contexts.append(StreamContext(self))
+        self._contexts[-1].__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        DEVICE.current = self._before or DEVICE.default
+        self._contexts.pop().__exit__()
 
     def wait_stream(self, stream: "Stream") -> None:
         """Have what follows on this stream begin when the other has computed what it holds now."""
@@ -89,6 +90,22 @@ class Event:
         if self.at_ns is None or end_event.at_ns is None:
             raise RuntimeError("both events must be recorded before the time between them is known")
         return (end_event.at_ns - self.at_ns) / 1e6
+
+
+class StreamContext:
+    """Makes a stream the current one within the context, as torch.cuda.stream; None leaves the current one."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self._before = list[Timeline]()
+
+    def __enter__(self) -> None:
+        self._before.append(DEVICE.current)
+        if self.stream is not None:
+            set_stream(self.stream)
+
+    def __exit__(self, *_: object) -> None:
+        DEVICE.current = self._before.pop()
 
 
 def current_stream(*_: Any, **__: Any) -> Stream:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import buffers, wire
+from . import buffers, computing, wire
 from .connections import Connections, Listener, Peer
 from .errors import GroupError, ranks_text
 from .fate import Fate
@@ -23,7 +23,7 @@ from .messages import Messages
 from .planner import Planner
 from .tensors import Block, Tensor, fault, parts_of
 from .waking import Wake
-from .worker import Collective, Worker, gpu_ready_ns, wait_until
+from .worker import Collective, Worker
 from .works import Work, Works
 
 SOCKET = "LONGHAUL_COLLECTIVES"
@@ -459,11 +459,11 @@ class LonghaulGroup(dist.ProcessGroup):
         """Send a tensor to a rank of the group."""
         (tensor,) = _listed(tensors)
         self._check_peer(rank, "send to")
-        wait_until(gpu_ready_ns())  # the host waits, which matters only if another stream has work for it to issue
         size = tensor.numel() * tensor.element_size()
         block = Block(_checked(tensor), size, load=True)
         work = Work([], self._ranks[self._rank], f'send to rank {self._ranks[rank]} in the group "{self._name}"')
         work.keeps = (tensor, block)
+        computing.sleep_until(computing.ready_ns())
         self._parts.messages.send(rank, tag, block.bytes, work.finish, self._timeout.total_seconds())
         return self._kept(work)
 

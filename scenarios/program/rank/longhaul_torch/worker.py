@@ -1,7 +1,6 @@
 """Runs a group's collectives one after another, in the order in which the script issues them, in a thread."""
 
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from . import wire
+from . import computing, wire
 from .connections import Connections
 from .errors import GroupError, TimedOut
 from .execution import Add, Execution, Slots
@@ -57,21 +56,6 @@ class _Job:
     asked_ns: int  # when the script issued it or, if a GPU is simulated, when that has computed what it reduces
 
 
-def gpu_ready_ns() -> int:
-    """Return when the GPU of this rank has computed all that its current stream holds (`longhaul_gpu`), in ns of
-    CLOCK_MONOTONIC; 0 without one."""
-    gpu = sys.modules.get("longhaul_gpu")
-    ready_ns: int = 0 if gpu is None else gpu.ready_ns()
-    return ready_ns
-
-
-def wait_until(at_ns: int) -> None:
-    """Sleep until an instant of CLOCK_MONOTONIC."""
-    left_ns = at_ns - time.monotonic_ns()
-    if left_ns > 0:
-        time.sleep(left_ns / 1e9)
-
-
 class Worker:
     """The collectives of the group `name` on this rank, which is `rank` in the world; alone it has no `planner`."""
 
@@ -86,8 +70,9 @@ class Worker:
         self._thread.start()
 
     def issue(self, collectives: Sequence[Collective], handle: Handle, timeout_s: float) -> None:
-        """Have these collectives run after all that were issued before; each may take this time from its beginning."""
-        self._jobs.put(_Job(collectives, handle, timeout_s, max(time.monotonic_ns(), gpu_ready_ns())))
+        """Have these collectives run after all that were issued before, and when what they read has been computed; each
+        may take this time from its beginning."""
+        self._jobs.put(_Job(collectives, handle, timeout_s, computing.ready_ns()))
 
     def join(self) -> None:
         """Wait for the thread to end; the wake is over."""
@@ -97,7 +82,7 @@ class Worker:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             sentence = None
-            wait_until(job.asked_ns)
+            computing.sleep_until(job.asked_ns)
             for collective in job.collectives:
                 try:
                     if self._planner is None or not collective.size_bytes:

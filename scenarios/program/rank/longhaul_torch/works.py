@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.futures import Future
 
+from . import computing
 from .errors import ranks_text
 
 
@@ -58,6 +59,7 @@ class Work(dist._Work):
             )
         if self._error is not None:
             raise self._error
+        computing.joined()
         return True
 
     def synchronize(self) -> None:
