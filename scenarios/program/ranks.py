@@ -45,6 +45,7 @@ _MS_RDONLY, _MS_REMOUNT = 1, 32
 _DAC_READ_SEARCH = 2  # <linux/capability.h>
 _INODES = 200_000
 _MAX_OF_MEMORY = 0.7  # share for a single process
+_OPEN_FILES = 1024  # of a process, which may raise the limit itself
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -203,6 +204,9 @@ class RankFiles:
         mount("none", Path("/"), flags=_MS_REMOUNT | MS_BIND | _MS_RDONLY)
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # Linux's usual limit. Launchers close all descriptors that a process may have, one by one, in each child.
+        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(_OPEN_FILES, most_files), most_files))
         # Out of memory, the VM's kernel would reload programs' pages again and again before it kills a process.
         resource.setrlimit(resource.RLIMIT_DATA, (round(_MAX_OF_MEMORY * memory_bytes),) * 2)
         make_timers_exact()
