@@ -30,12 +30,16 @@ Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 
-class _Noted(Derived):
+class Noted(Derived):
     """A sampler of rates that were noted last, [links or ports] bit/s; initially the long-run means."""
 
     def __init__(self, true: Sampler) -> None:
         super().__init__(true)
         self.noted_bps = np.array(true.mean_bps)
+
+    def note(self, seen_bps: Floats) -> None:
+        """Note rates that were seen, [links or ports] bit/s; NaN where none was, so that the noted one stays."""
+        self.noted_bps = np.where(np.isnan(seen_bps), self.noted_bps, seen_bps)
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Return the noted rates, [1, links or ports]; only for one collective, as nothing is known of later ones."""
@@ -48,7 +52,7 @@ class _Measuring:
 
     def __init__(self, config: Scenario, mode: Mode, conditions: Conditions) -> None:
         self._config, self._mode, self._true = config, mode, conditions
-        self._noted = _Noted(conditions.drawn)
+        self._noted = Noted(conditions.drawn)
         self.conditions = conditions.noting(self._noted)
 
     def before(self, number: int) -> Floats:
@@ -129,8 +133,8 @@ class Probed(_Measuring):
     def probed(self, number: int, probes: Ranks, took_s: Floats) -> None:
         """Note what probes [P, 3] (source, destination, path), with transit times [P] s, show before a collective."""
         seen_bps = rates_from_probes(self._true, number, probes, took_s, self._config.control.probe_bytes)
-        mean_bps = np.array(self._true.drawn.mean_bps)
-        self._noted.noted_bps = np.where(np.isnan(seen_bps), mean_bps, seen_bps)
+        self._noted.noted_bps = np.array(self._true.drawn.mean_bps)
+        self._noted.note(seen_bps)
 
     def after(self, outcome: Outcome) -> None:
         """Forget the probes: they show the rates of one collective."""

@@ -10,8 +10,11 @@ import numpy.typing as npt
 
 from controller.api.client import ControllerError
 from controller.routing.wan_path_choice import Router
+from scenarios.policies.beliefs import Noted
+from scenarios.policies.busy_ports import BusyPorts
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import ways_of
+from scenarios.policies.knowledge import PORTS
 from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import Mode
 from scenarios.policies.situation import NO_PATHS
@@ -20,7 +23,9 @@ from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NO_CABLES, Cables, reachable
+from topologies.fabric.ports import links_in_grain
 from topologies.linux import make_timers_exact
+from topologies.shaping.classes import classes_of
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -82,14 +87,58 @@ class Exchange:
         return latest_s
 
 
+class PortReadings:
+    """Reads the counters and queues of the switches' ports while one row of conditions after the other is in force.
+
+    A reading reaches the controller `delay_s` later, so the last ones of a row do not count.
+    """
+
+    def __init__(self, testbed: Testbed, every_s: float, delay_s: float) -> None:
+        self._testbed = testbed
+        self._every_ns, self._delay_ns = round(every_s * 1e9), round(delay_s * 1e9)
+        # A port by which a GPU sends is none of a switch's.
+        names = {port.interface for switch in testbed.fabric.switches for port in switch.ports}
+        self._classes = [htb for htb in classes_of(testbed.fabric) if htb.interface in names]
+        self._interfaces = sorted({htb.interface for htb in self._classes})
+        self._row, self._due_ns = BusyPorts(len(self._classes)), 0
+
+    def read(self, now_ns: int, end_ns: int, *, reaches: bool) -> int:
+        """Read if a reading is due; return when the next one is. `end_ns` is the end of the row, and `reaches` is
+        whether there is a controller for the reading. Raises OSError."""
+        if now_ns >= self._due_ns:
+            self._due_ns = now_ns - now_ns % self._every_ns + self._every_ns
+            if not reaches:
+                self._row.interrupt()
+            elif now_ns + self._delay_ns <= end_ns:
+                self._read(now_ns)
+        return self._due_ns
+
+    def _read(self, now_ns: int) -> None:
+        read = self._testbed.queues(self._interfaces)
+        sent, queued = np.array([read[htb.key] for htb in self._classes], np.int64).T
+        self._row.read(now_ns, sent, queued)
+
+    def end_row(self, now_ns: int, *, reaches: bool) -> Floats:
+        """Read for the last time in a row, whose rates are still in force; return the rates that its readings show,
+        [links or ports] bit/s, NaN where they show none. Raises OSError."""
+        if reaches and not self._delay_ns:
+            self._read(now_ns)
+        rates_bps = np.full(len(links_in_grain(self._testbed.fabric).all), np.nan)
+        for htb, rate in zip(self._classes, self._row.rates_bps(), strict=True):
+            rates_bps[htb.link] = np.fmax(rates_bps[htb.link], rate)  # a link may leave by several spines
+        self._row, self._due_ns = BusyPorts(len(self._classes)), now_ns
+        return rates_bps
+
+
 class ProgramTimeline:
     """Applies the conditions and the WAN paths of a program's run; `config` is from `rows.rows_as_collectives`.
 
-    The constructor puts the first paths into force. `count` is how often a rate has changed since, `rerouted` how often
-    a path has, and `messages` the number of OpenFlow messages in all. Faults in force are given to each method; with
-    `routes` False there is no controller, and paths stay as they are. If the controller is far from the switches, paths
-    are installed in a thread, one change after the other, as rates and faults do not wait for it; `finish` waits for
-    the last one. Raises the errors of `Failure`.
+    The constructor puts the first paths into force. `count` is how often a rate has changed since, `rerouted` how
+    often a path has, and `messages` the number of OpenFlow messages in all. Faults in force are given to each method;
+    with `routes` False there is no controller, and paths stay as they are. `seen_bps` are the rates that a mode with
+    measured ports has seen in the row before, [links or ports] bit/s, NaN for none. If the controller is far from the
+    switches, paths are installed in a thread, one change after the other, as rates and faults do not wait for it;
+    `finish` waits for the last one. Raises the errors of `Failure`.
     """
 
     def __init__(self, testbed: Testbed, config: Scenario) -> None:
@@ -102,7 +151,15 @@ class ProgramTimeline:
         self._loses_controller = any(fault.kind == "controller killed" for fault in config.faults)
         self._config = replace(config, faults=())  # of which collectives' decision times would depend
         self._conditions = conditions_of(self._config, in_force)
-        self._believed = self._conditions.believed(self._mode.knowledge)
+        self._noted = Noted(self._conditions.drawn)
+        self._readings: PortReadings | None = None
+        if self._mode.knowledge.kind == PORTS:
+            assert self._mode.measure_every_s is not None
+            delay_s = max(config.control_delays_s, default=0.0)
+            self._readings = PortReadings(testbed, self._mode.measure_every_s, delay_s)
+            self._believed = self._conditions.noting(self._noted)
+        else:
+            self._believed = self._conditions.believed(self._mode.knowledge)
         exchange = Exchange(Router(self._conditions.fabric, self._conditions.delays_s), config.program.message_bytes)
         self._timeline = Timeline(
             Player(self._mode, exchange, Given(self._believed), reembed_every=config.collective.reembed_every)
@@ -112,6 +169,7 @@ class ProgramTimeline:
         self._given = dict[tuple[int, int], int]()  # the paths that collectives of the script have got
         self.is_directed = False
         self._row = self.count = self.rerouted = self.messages = 0
+        self.seen_bps: Floats = np.empty(0)
         self._drawn_bps = self.rates_bps = self._conditions.shaped_bps(0, ())
         self._dead = self._avoided = NO_CABLES  # the cables that are down now, and were when paths were chosen
         self._chosen_bps, self._best = self._believed.known_bps(0, ()), self._routed_row() == 0
@@ -140,10 +198,20 @@ class ProgramTimeline:
         last = self._conditions.limit is not None and self._row + 1 >= self._conditions.limit
         return None if self._every_ns is None or last else (self._row + 1) * self._every_ns
 
+    def read(self, now_ns: int, *, reaches: bool) -> int | None:
+        """Read the counters of ports if that is due; return when it is due next, None for never. `reaches` is whether
+        there is a controller for what is read. Raises OSError."""
+        if self._readings is None or self.next_ns is None:
+            return None
+        return self._readings.read(now_ns, self.next_ns, reaches=reaches)
+
     def advance(self, now_ns: int, faults: Collection[Fault] = (), *, routes: bool = True) -> None:
         """Put the rates of an instant into force, and new paths if the mode chooses any under these rates."""
         assert self._every_ns is not None
         self._take_results()
+        if self._readings is not None:
+            self.seen_bps = self._readings.end_row(now_ns, reaches=routes)
+            self._noted.note(self.seen_bps)
         before, self._row = self._row, now_ns // self._every_ns
         if self._conditions.limit is not None:
             self._row = min(self._row, self._conditions.limit - 1)
@@ -153,7 +221,8 @@ class ProgramTimeline:
         self._shape(faults)
         if self._routed_row() > before and not self.is_directed:
             # Without what is down: the controller knows that by itself, and when it is up again.
-            slow = [fault for fault in faults if fault.kind not in CABLE_KINDS]
+            # A slow host is known without being measured only if all rates are.
+            slow = [fault for fault in faults if fault.kind not in CABLE_KINDS and self._readings is None]
             self._chosen_bps, self._best = self._believed.known_bps(self._row, slow), True
             if routes:
                 self._route(is_choice=True)

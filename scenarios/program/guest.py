@@ -5,9 +5,10 @@ of the program. Brings the network up, starts the ranks, and prints one JSON obj
 WORDS} while the network comes up; {"began": ...}; {"rank", "stream", "text" (base64)} for output; {"rank", "ended",
 "at_ns", "stopped"} for each rank, which was `stopped` if it only waited for others that had ended; {"at_ns", "bytes",
 "capacity_bytes"} for each sample of the WAN's ports; {"event": ...} for the events of faults
-(`analysis.statistics.fault_outcomes`); {"round": ...} for each round of jobs, with the beginning and the end of each
-job; {"collective": ...} for each collective of a script that uses the backend `longhaul`; {"over": ...} at the end.
-Times are in ns since the ranks were started.
+(`analysis.statistics.fault_outcomes`); {"at_ns", "seen"} for the rates of links that the counters of ports have shown
+in a row of conditions; {"round": ...} for each round of jobs, with the beginning and the end of each job;
+{"collective": ...} for each collective of a script that uses the backend `longhaul`; {"over": ...} at the end. Times
+are in ns since the ranks were started.
 """
 
 import base64
@@ -361,6 +362,7 @@ class Run:
                 deadline_ns += round(_GRACE_S * 1e9)
             fault_ns = self._apply_faults(now_ns)
             change_ns = self._apply_conditions(now_ns)
+            read_ns = self._read_ports(now_ns)
             if now_ns >= next_ns:
                 self._sample()
                 self._emit_rounds()
@@ -369,7 +371,7 @@ class Run:
                     interval_ns *= 2
                 next_ns = now_ns - now_ns % interval_ns + interval_ns
             end_ns = self._end_servers(now_ns)
-            due_ns = [next_ns, deadline_ns if signals else None, fault_ns, change_ns, start_ns, end_ns]
+            due_ns = [next_ns, deadline_ns if signals else None, fault_ns, change_ns, read_ns, start_ns, end_ns]
             until_ns = min(at_ns for at_ns in due_ns if at_ns is not None)
             self._process_events(max(0, until_ns - self._now_ns()) / 1e9)
 
@@ -463,8 +465,17 @@ class Run:
         if self._timeline.next_ns is not None and now_ns >= self._timeline.next_ns:
             self._add_capacity()
             self._timeline.advance(now_ns, self._faults.active(), routes=self._faults.has_controller)
+            seen = zip(self._shared, self._timeline.seen_bps, strict=False)  # none without measured ports
+            if rates := {link.name: float(rate) for link, rate in seen if not np.isnan(rate)}:
+                self._emit(at_ns=now_ns, seen=rates)
             self._rates_bps = self._carried_bps()
         return self._timeline.next_ns
+
+    def _read_ports(self, now_ns: int) -> int | None:
+        """Read the counters of ports for a mode that measures them; return when to read next, None for never."""
+        if self._timeline is None:
+            return None
+        return self._timeline.read(now_ns, reaches=self._faults.has_controller)
 
     def _carried_bps(self) -> Any:
         """Return the rates of the WAN links as shaped (after rate scaling), [WAN links] bit/s."""

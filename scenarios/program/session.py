@@ -50,6 +50,9 @@ OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults
 COLLECTIVES = "collectives.csv"
 """In the run folder: the collectives of a script that used the backend `longhaul`."""
 
+MEASURED = "measured.csv"
+"""In the run folder: the rates of links that the counters of ports have shown, for a mode with measured ports."""
+
 STEPS = "steps.csv"
 """In the run folder: the time of each step that ranks told."""
 
@@ -97,7 +100,8 @@ class RunState:
     Output is written to files in `folder` at once; by rank, `printed` is its size in bytes, and `last` holds its last
     bytes. By rank too, `ended` is the exit status and the ns since the start; `stopped` are the ranks that were ended
     because they only waited for others, which had ended. `samples` are samples of the WAN links: the ns since the
-    start, and for each link the bytes that it has carried and could have carried. `virtual_ns` is the latest virtual
+    start, and for each link the bytes that it has carried and could have carried. `seen` are the rates that counters of
+    ports have shown, by link, with the ns since the start. `virtual_ns` is the latest virtual
     time known, since the ranks' start, and `lines` counts the records. `events` are those of faults
     (`analysis.statistics.fault_outcomes`), `rounds` has the beginning and the end of each job in ns, by name, and
     `collectives` has those of the script (`collective_results`).
@@ -109,6 +113,7 @@ class RunState:
     doing: str = "the VM's start"
     links: list[dict[str, Any]] = field(default_factory=list)
     samples: list[tuple[int, list[int], list[float]]] = field(default_factory=list)
+    seen: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     rounds: list[dict[str, tuple[int, int]]] = field(default_factory=list)
     collectives: list[dict[str, Any]] = field(default_factory=list)
@@ -141,6 +146,9 @@ class RunState:
 
     def _process(self, line: Mapping[str, Any]) -> None:
         self.virtual_ns = max(self.virtual_ns, line.get("at_ns", 0))
+        lists: dict[str, list[Any]] = {"event": self.events, "round": self.rounds, "collective": self.collectives}
+        for name in lists.keys() & line.keys():
+            lists[name].append(line[name])
         if "doing" in line:
             self.doing = line["doing"]
         elif "began" in line:
@@ -162,12 +170,8 @@ class RunState:
                 self.stopped.add(line["rank"])
         elif "bytes" in line:
             self.samples.append((line["at_ns"], line["bytes"], line["capacity_bytes"]))
-        elif "event" in line:
-            self.events.append(line["event"])
-        elif "round" in line:
-            self.rounds.append(line["round"])
-        elif "collective" in line:
-            self.collectives.append(line["collective"])
+        elif "seen" in line:
+            self.seen.append((line["at_ns"], line["seen"]))
         elif "deadline_ns" in line:
             self.deadline = True
         elif "over" in line:
@@ -532,6 +536,9 @@ def write_results(state: RunState, result: Mapping[str, Any]) -> None:
     if result["faults"]:
         columns = tuple(result["faults"][0])
         write_text(state.folder / FAULTS, _csv(columns, [[*fault.values()] for fault in result["faults"]]))
+    if state.seen:
+        seen = [(at_ns / 1e9, link, round(rate)) for at_ns, rates in state.seen for link, rate in rates.items()]
+        write_text(state.folder / MEASURED, _csv(("time_s", "link", "rate_bps"), seen))
     if state.rounds:
         rows = [
             (number, name, begun_ns / 1e9, (ended_ns - begun_ns) / 1e9)

@@ -10,7 +10,7 @@ from analysis.statistics.contests import MODE
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
-from scenarios.policies.knowledge import LATE, PROBED
+from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
@@ -125,6 +125,7 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     if not config.program.is_given:
         return
     yield from program.check(config.program, fabric)
+    yield from _check_program_readings(config)
     ranks = config.program.ranks_of(config.fabric.gpus_per_site)
     for number, fault in enumerate(config.faults, 1):
         if fault.kind == "agent killed" and int(fault.target) not in ranks and int(fault.target) < config.gpus:
@@ -133,6 +134,22 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
         if fault.mark_rank is not None and fault.mark_rank >= len(ranks):
             text = f"the program has no rank {fault.mark_rank}; allowed: 0 to {len(ranks) - 1}"
             yield Mistake(f"fault[{number}].at", text)
+
+
+def _check_program_readings(config: Scenario) -> Iterator[Mistake]:
+    """Check that ports are read, and readings arrive, before the row of conditions that they show is over."""
+    for mode in (config.modes[name] for name in config.run.modes if name in config.modes):
+        if mode.knowledge.kind != PORTS or mode.measure_every_s is None:
+            continue
+        every_s, delay_s = config.conditions.every_s, max(config.control_delays_s, default=0.0)
+        text = f"{mode.name} reads ports in each row of a program's conditions"
+        if every_s is None:
+            yield Mistake("run.modes", f"{text}; allowed: only with conditions.every")
+        elif mode.measure_every_s + delay_s >= every_s:
+            first = units.format_delay(mode.measure_every_s + delay_s)
+            yield Mistake(
+                "run.modes", f"{text}, and its second reading arrives after {first}; allowed: before the next row"
+            )
 
 
 def _check_changing_conditions(config: Scenario) -> Iterator[Mistake]:

@@ -135,7 +135,15 @@ def _rerouted_by_time(config: Scenario) -> Found:
 
 def _measured_by_program(config: Scenario) -> Found:
     mode = config.mode(config.run.modes[0])
-    return [("run.modes", f"{mode.name}, which knows {mode.knowledge},")] if mode.knowledge.is_measured else []
+    if not mode.knowledge.is_measured or mode.knowledge.kind == PORTS:
+        return []
+    return [("run.modes", f"{mode.name}, which knows {mode.knowledge},")]
+
+
+def _read_beside_program(config: Scenario) -> Found:
+    mode = config.mode(config.run.modes[0])
+    if config.program.is_given and mode.knowledge.kind == PORTS:
+        yield "run.modes", f"{mode.name}, which knows {mode.knowledge},"
 
 
 def _is_down_wan_link(config: Scenario, fault: Fault) -> bool:
@@ -228,7 +236,8 @@ _MEASURING = _mode(
     lambda mode: f"knows {mode.knowledge}",
 )
 _REROUTED_BY_TIME = Feature("a policy that re-routes by time", _rerouted_by_time)
-_MEASURED_BY_PROGRAM = Feature("a mode with measured knowledge", _measured_by_program)
+_MEASURED_BY_PROGRAM = Feature("a mode that measures messages or probes", _measured_by_program)
+_READ_BESIDE_PROGRAM = Feature("a program's mode with measured ports", _read_beside_program)
 _REFEREES = _is_given("run.referees", lambda config: config.run.referees)
 _BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda config: "policy" in config.run.referees)
 _KINDS = [_is_value("collective.kind", kind) for kind in (MESSAGES, TRAINING)]
@@ -361,8 +370,12 @@ TABLE = (
     Exclusion(_JOBS_BESIDE, _WALL, "its timers are later than a packet takes", "the virtual clock"),
     Exclusion(_DATE, _WALL, "this machine's own clock would be set", "the virtual clock"),
     Exclusion(
-        _MEASURED_BY_PROGRAM, _PROGRAM, "not modelled yet: it has no collectives to measure", "unmeasured knowledge"
+        _MEASURED_BY_PROGRAM,
+        _PROGRAM,
+        "nobody knows when its messages begin and which paths to probe before them",
+        "measured ports, or unmeasured knowledge",
     ),
+    Exclusion(_READ_BESIDE_PROGRAM, _FIFO, "not emulated yet: such a queue holds what is on the way, too", _FAIR.name),
 )
 """Every pair of features that exclude each other. Pairs of values under one key, and values that need another one, are
 checked in `consistency`."""

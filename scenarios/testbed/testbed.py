@@ -66,7 +66,7 @@ from topologies.fabric.failures import NO_CABLES, Cables, cable, reachable
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
-from topologies.shaping.classes import FRAME_BYTES, SEGMENT_BYTES, Buffer, Shaping, Tunnel
+from topologies.shaping.classes import FRAME_BYTES, SEGMENT_BYTES, Buffer, ClassKey, Shaping, Tunnel
 from topologies.shaping.host_ports import HostPorts, port_rates_bps
 from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.rate_scale import RateScale
@@ -650,6 +650,10 @@ class Testbed:
         """Read the bytes that each tunnel has sent, in the form of `counters` with one switch named ""."""
         now_ns, sent = time.monotonic_ns(), self._shaper.tunnel_bytes()
         return {"": (now_ns, time.monotonic_ns(), sent)}
+
+    def queues(self, interfaces: Collection[str]) -> Mapping[ClassKey, tuple[int, int]]:
+        """Read the counters and queues of these interfaces (`Shaper.queues`); raises OSError."""
+        return self._shaper.queues(interfaces)
 
     def status(self) -> Mapping[str, Any]:
         """Return the controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""

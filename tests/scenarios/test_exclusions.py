@@ -39,6 +39,7 @@ def referees(*names: str) -> Part:
 
 
 PROBES, READS = mode(reroute="every", knowledge="probed"), mode(reroute="every", knowledge="measured ports")
+ENDS = mode(reroute="every", knowledge="measured ends")
 BY_TIME = TIMED | mode(reroute="every 10 ms")
 PAIRS: list[tuple[Part, Part, str]] = [
     (BUFFER, WALL, "fabric.buffer: 500 kB cannot be combined with the wall clock"),
@@ -159,7 +160,12 @@ PAIRS: list[tuple[Part, Part, str]] = [
     (ADMITTED, PROGRAM, "job: an admitted transfer cannot be combined with a program"),
     (TE, PROGRAM, "fabric.routing: te cannot be combined with a program"),
     (PROGRAM | {"job": [JOB]}, WALL, "job: jobs beside a program cannot be combined with the wall clock"),
-    (READS, PROGRAM, "run.modes: mine, which knows measured ports, cannot be combined with a program"),
+    (ENDS, PROGRAM, "run.modes: mine, which knows measured ends, cannot be combined with a program"),
+    (
+        READS | TIMED | PROGRAM,
+        FIFO,
+        'run.modes: mine, which knows measured ports, cannot be combined with transport.queue "fifo"',
+    ),
     (referees("policy"), PROGRAM, 'run.referees: ["policy"] cannot be combined with a program'),
 ]
 NEEDED = {  # pairs of which one is not possible without the other's opposite, or which need a file
@@ -182,6 +188,8 @@ OPEN: list[tuple[Part, Part]] = [
     (TIMED, COUNTED),
     (TE, COUNTED),
     (TE, {"fabric": {"grain": "physical", "rails": 2}}),
+    (PROGRAM, {"class": [{"name": "gold", "priority": 1}]}),
+    (PROGRAM | TIMED, READS),
     (PROGRAM, ECMP),
     (PROGRAM, SPRAY),
     (PROGRAM, RAILS),

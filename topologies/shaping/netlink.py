@@ -232,6 +232,16 @@ class RtNetlink(_Socket):
         classes = map(_tc_object, self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0)))
         return {(htb.interface, htb.handle & 0xFFFF): _sent_bytes(htb) for htb in classes if htb.kind == "htb"}
 
+    def queues(self, interface: int) -> dict[ClassId, tuple[int, int]]:
+        """Return the bytes of frames that an interface's HTB classes have sent, and those in the queue beneath each,
+        which is 0 for a class with others below it; empty if the interface does not exist."""
+        classes = map(_tc_object, self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0)))
+        return {
+            (htb.interface, htb.handle & 0xFFFF): (_sent_bytes(htb), _queued_bytes(htb))
+            for htb in classes
+            if htb.kind == "htb"
+        }
+
     def change_rates(
         self,
         rates: Mapping[ClassId, int],
@@ -385,6 +395,11 @@ def _held_rates(htb_class: _TcObject) -> tuple[ClassId, tuple[int, int]]:
 
 def _sent_bytes(htb_class: _TcObject) -> int:
     return _u64(attributes(htb_class.attributes[_TCA_STATS2]), _TCA_STATS_BASIC)
+
+
+def _queued_bytes(htb_class: _TcObject) -> int:
+    queue = attributes(htb_class.attributes[_TCA_STATS2]).get(_TCA_STATS_QUEUE)
+    return int(struct.unpack_from("=4xI", queue)[0]) if queue else 0
 
 
 def _qdisc(qdisc: _TcObject) -> Qdisc:

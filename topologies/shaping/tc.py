@@ -126,6 +126,26 @@ class Shaper:
             of_ports = [kernel.sent_bytes(port) for port in {port for port, _ in tunnels}]
         return {tunnels[key]: payload_bytes(size) for port in of_ports for key, size in port.items() if key in tunnels}
 
+    def queues(self, interfaces: Collection[str]) -> dict[ClassKey, tuple[int, int]]:
+        """Return for each class of these interfaces that is below no other the bytes of frames that it has sent, and
+        those that wait for its rate; raises OSError.
+
+        What waits below a ceiling of its own does not count: it may wait although the class could send more.
+        """
+        with contextlib.closing(RtNetlink()) as kernel:
+            of_ports = {name: kernel.queues(self._ifindex[name]) for name in interfaces}
+        services, read = self.shaping.services, dict[ClassKey, tuple[int, int]]()
+        for htb in self.shaping.classes:
+            if htb.interface not in of_ports:
+                continue
+            sent, queued = of_ports[htb.interface][self._ifindex[htb.interface], htb.minor]
+            if not htb.parent:
+                read[htb.key] = sent, queued
+            elif not services or services[htb.service].ceiling == 1:
+                port = htb.interface, htb.parent
+                read[port] = read[port][0], read[port][1] + queued
+        return read
+
     def lose(self, interface: str, share: float) -> None:
         """Make a port lose this share (0 to 1) of the packets it sends; a large segment is lost as a whole.
 
