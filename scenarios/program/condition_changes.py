@@ -221,9 +221,8 @@ class ProgramTimeline:
         self._shape(faults)
         if self._routed_row() > before and not self.is_directed:
             # Without what is down: the controller knows that by itself, and when it is up again.
-            # A slow host is known without being measured only if all rates are.
-            slow = [fault for fault in faults if fault.kind not in CABLE_KINDS and self._readings is None]
-            self._chosen_bps, self._best = self._believed.known_bps(self._row, slow), True
+            self._chosen_bps = self.believed_bps([fault for fault in faults if fault.kind not in CABLE_KINDS])
+            self._best = True
             if routes:
                 self._route(is_choice=True)
 
@@ -247,8 +246,10 @@ class ProgramTimeline:
         return bool(self._pending)
 
     def believed_bps(self, faults: Collection[Fault]) -> Floats:
-        """Return the rates of logical links that the policy believes now, under these faults; 0 for a failed link."""
-        return self._believed.known_bps(self._row, faults)
+        """Return the rates of logical links that the policy believes now, under these faults; 0 for a failed link. A slow
+        host is known without being measured only if all rates are."""
+        known = [fault for fault in faults if fault.kind in CABLE_KINDS or self._readings is None]
+        return self._believed.known_bps(self._row, known)
 
     def direct(self, paths: Mapping[tuple[int, int], int]) -> "Future[int] | None":
         """Have the controller put these pairs of GPUs on paths, by index, and leave the others as they are; None if
