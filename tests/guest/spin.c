@@ -6,6 +6,7 @@
  *   poll     asks poll() with a timeout of 0
  *   epoll    asks epoll_wait() on two sets in turn, of which the second has the connection
  *   many     asks recv() on 200 other sockets first
+ *   tsc      asks poll() only when the time stamp counter has moved, as Open MPI does; prints how often it has slept
  *   yield    calls sched_yield() in between
  *   thread   spins with sched_yield() until another thread, which waits in recv(), has written to memory
  *   pause    as thread, but spins in memory alone, with PAUSE instructions
@@ -24,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,6 +33,7 @@
 #define OTHERS 200
 
 static const char *how;
+static unsigned long long asked_at;
 static int others[OTHERS], empty_set, set;
 static atomic_long arrived;
 
@@ -57,11 +60,17 @@ static void ask(int s)
 {
 	struct pollfd one = { .fd = s, .events = POLLIN };
 	struct epoll_event event;
+	unsigned long long before;
 	char byte;
 
 	if (is("poll"))
 		while (poll(&one, 1, 0) == 0)
 			;
+	if (is("tsc"))
+		do {
+			for (before = asked_at; asked_at == before;)
+				asked_at = __builtin_ia32_rdtsc();
+		} while (poll(&one, 1, 0) == 0);
 	if (is("epoll"))
 		while (epoll_wait(empty_set, &event, 1, 0) == 0 && epoll_wait(set, &event, 1, 0) == 0)
 			;
@@ -137,6 +146,7 @@ int main(int argc, char **argv)
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(7000) };
 	int s = socket(AF_INET, SOCK_STREAM, 0);
 	char *b = calloc(n, 1);
+	struct rusage used;
 	pthread_t thread;
 
 	how = argv[argc - 1];
@@ -187,5 +197,8 @@ int main(int argc, char **argv)
 			fflush(stdout);
 		}
 	}
+	getrusage(RUSAGE_SELF, &used);
+	if (is("tsc") && rank)
+		printf("%ld\n", used.ru_nvcsw);
 	return 0;
 }

@@ -43,6 +43,17 @@ def test_a_spinning_program_takes_the_times_of_one_that_blocks_to_the_nanosecond
     assert run(folder, "second", f"HOWS='{' '.join(HOWS)}'\n{command}") == found
 
 
+def test_a_program_that_asks_when_the_time_stamp_counter_has_moved_is_exact_and_sleeps_rarely(folder: Path) -> None:
+    """Sleeps are what a run of Open MPI takes on this machine: each costs two system calls and a timer."""
+    found = run(folder, "tsc", "for how in block tsc; do ./spin 8 100 $how; ./spin 300000 2 $how; done")
+    blocks, spins = [one[0] for one in found[:102]], [one[0] for one in found[102:]]
+    few, more = spins.pop(100), spins.pop(102)
+    assert spins == blocks
+    # A first wait of 20 ms takes some 800 sleeps, and all of them 2,000 until the thread is known not to wait for a
+    # time. From then on there is one per event, and a handful until the sleeps have grown to the length of a wait.
+    assert few < 2_000 + 100 * 50, more
+
+
 def test_a_thread_that_spins_in_memory_alone_takes_the_times_of_one_that_blocks(folder: Path) -> None:
     blocks, pauses, *spins = run(folder, "in_memory", "for how in block pause memory memory; do ./spin 8 1 $how; done")
     assert [blocks] * 3 == [pauses, *spins]
