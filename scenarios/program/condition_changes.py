@@ -246,8 +246,10 @@ class ProgramTimeline:
         return bool(self._pending)
 
     def believed_bps(self, faults: Collection[Fault]) -> Floats:
-        """Return the rates of logical links that the policy believes now, under these faults; 0 for a failed link. A slow
-        host is known without being measured only if all rates are."""
+        """Return the rates of logical links that the policy believes now, under these faults; 0 for a failed link.
+
+        A slow host is known without being measured only if all rates are.
+        """
         known = [fault for fault in faults if fault.kind in CABLE_KINDS or self._readings is None]
         return self._believed.known_bps(self._row, known)
 
