@@ -150,6 +150,7 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) 
     is_known = (
         is_counted
         or name in _MOVES_BYTES
+        or func.namespace == "fsdp"  # copies into and out of what FSDP2 sends
         or name.startswith(("_foreach_", "_fused_"))
         or any(tag in func.tags for tag in _MARKS)
     )

@@ -134,9 +134,9 @@ def _pinned(self: Any, *_: Any, **__: Any) -> Any:
 
 
 def _called_by_torch(depth: int) -> bool:
-    """Return whether the caller is code of torch itself: `depth` frames above this one."""
+    """Return whether the caller is code of torch, or of a backend of it: `depth` frames above this one."""
     module = str(sys._getframe(depth).f_globals.get("__name__", ""))
-    return module == "torch" or module.startswith("torch.")
+    return module.partition(".")[0] in ("torch", "longhaul_torch")
 
 
 class _Generator(torch._C.Generator):
