@@ -220,7 +220,8 @@ class RouteApp(App):
         flows = tuple(flow for flow in request.flows if reach[flow[:2]])
         asks = tuple(ask for flow, ask in zip(request.flows, request.asks, strict=False) if reach[flow[:2]])
         connections = tuple(pair for pair in request.connections if reach[pair])
-        possible = replace(request, crossings=crossings, flows=flows, asks=asks, connections=connections)
+        wants = tuple(want for pair, want in zip(request.connections, request.wants, strict=False) if reach[pair])
+        possible = replace(request, crossings=crossings, flows=flows, asks=asks, connections=connections, wants=wants)
         paths = choose(self._fabric, possible, dead)
         of_flows, limits = choose_flow_paths(self._fabric, possible, dead, paths, self._forwarding.paths_of_flows())
         return dict(zip(crossings, paths, strict=True)), of_flows, limits

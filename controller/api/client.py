@@ -99,6 +99,7 @@ class Controller:
         given: Iterable[tuple[int, int, int]] = (),
         connections: Iterable[tuple[int, int]] = (),
         channels: int = 1,
+        wants: Iterable[float] = (),
     ) -> RouteReply:
         """Put every crossing (rank, rank of another site) on its path and all other pairs back on the default path.
 
@@ -122,6 +123,7 @@ class Controller:
             "given": [[int(number) for number in one] for one in given],
             "connections": [[int(src), int(dst)] for src, dst in connections],
             "channels": channels,
+            "wants": [None if math.isinf(rate) else float(rate) for rate in wants],
         }
         reply = self._ask(request, deadline_s=self._deadline_s)
         return RouteReply(

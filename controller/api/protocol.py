@@ -47,7 +47,8 @@ class RouteRequest:
     their current tunnels, so that only rates change. `probes`, (rank, rank, path index, TCP source port) each, take
     that path in any case. `given`, (rank, rank, path index) each, are crossings that take this path while it is whole.
     The `connections` between two ranks, (rank, rank) each, are spread over so many `channels` by a hash of their ports,
-    and the fabric's routing chooses the path of each channel.
+    and the fabric's routing chooses the path of each channel. With traffic engineering `wants` has for each of these
+    pairs the rate that its connections want together, bit/s, in the first class.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -63,6 +64,7 @@ class RouteRequest:
     given: tuple[tuple[int, int, int], ...] = ()
     connections: tuple[tuple[int, int], ...] = ()
     channels: int = 1
+    wants: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,18 +212,28 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
         stay=stay,
         probes=probes,
         given=_given(message.get("given", []), crossings, fabric),
-        **_connections(message.get("connections", []), message.get("channels", 1), fabric),
+        **_connections(
+            message.get("connections", []), message.get("channels", 1), message.get("wants", []), kept, fabric
+        ),
     )
 
 
-def _connections(pairs: Any, channels: Any, fabric: Fabric) -> dict[str, Any]:
-    """Parse the pairs of ranks whose connections are spread, and over how many channels."""
+def _connections(pairs: Any, channels: Any, wants: Any, kept: Sequence[float], fabric: Fabric) -> dict[str, Any]:
+    """Parse the pairs of ranks whose connections are spread, over how many channels, and the rates that they want,
+    which only a fabric with the routing "te" has; null is all that the pair can send."""
     most = MAX_FLOWS if multipath(fabric) is not None else 0
     allowed = f"a list of pairs, at most {most} channels of theirs in all"
     _check(_is_int(channels) and 0 < channels <= MAX_FLOWS, "channels", channels, f"a number from 1 to {MAX_FLOWS}")
     _check(isinstance(pairs, list) and len(pairs) * channels <= most, "connections", pairs, allowed)
     _flows([[*pair, 0, 1] if isinstance(pair, list) else pair for pair in pairs], fabric)
-    return {"connections": tuple((src, dst) for src, dst in pairs), "channels": channels}
+    count = len(pairs) if fabric.spec.routing == "te" else 0
+    _check(isinstance(wants, list) and len(wants) == count, "wants", wants, f"a list of {count}, one for every pair")
+    _check(not count or len(kept) > 0, "kept", [*kept], "a list with the share of the first class")
+    rates = [
+        math.inf if rate is None else _number(f"wants[{index}]", rate, low=0, high=_MAX_BPS)
+        for index, rate in enumerate(wants)
+    ]
+    return {"connections": tuple((src, dst) for src, dst in pairs), "channels": channels, "wants": tuple(rates)}
 
 
 def _given(value: Any, crossings: Sequence[tuple[int, int]], fabric: Fabric) -> tuple[tuple[int, int, int], ...]:

@@ -168,7 +168,7 @@ def choose_flow_paths(
     if routing.engineers:
         rates_bps = np.array(request.rates_bps)
         rates_bps[list(failed)] = 0.0
-        priority, wanted_bps = zip(*request.asks, strict=True)
+        priority, wanted_bps = zip(*request.asks, *_asks_of_channels(request), strict=True)
         traffic = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
         crossing = np.flatnonzero(fabric.gpu_sites[src] != fabric.gpu_sites[dst])
         if request.stay and all(keys[flow] in current for flow in crossing):
@@ -191,6 +191,12 @@ def _channels(request: RouteRequest) -> Iterator[tuple[int, int, int, int]]:
     for src, dst in request.connections:
         for channel in range(request.channels):
             yield src, dst, channel, rules.of_channel(channel)
+
+
+def _asks_of_channels(request: RouteRequest) -> Iterator[tuple[int, float]]:
+    """Yield what every channel of `_channels` asks for: an equal part of what its pair wants, in the first class."""
+    for wanted_bps in request.wants:
+        yield from itertools.repeat((0, wanted_bps / request.channels), request.channels)
 
 
 def _tunnels(fabric: Fabric) -> tuple[int, ...]:

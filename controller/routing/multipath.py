@@ -118,9 +118,9 @@ class Multipath:
 
     def channels_of_connections(self, pairs: int) -> int:
         """Return over how many channels the connections of so many pairs of GPUs are spread: one for each piece of a
-        message that is sprayed, one for each plane, or up to ECMP_CHANNELS, whose paths are hashed. A connection is not
-        cut: it keeps the path of its channel."""
-        if self.sprays:
+        message that is sprayed or engineered, one for each plane, or up to ECMP_CHANNELS, whose paths are hashed. A
+        connection is not cut: it keeps the path of its channel."""
+        if self.sprays or self.engineers:
             return self.width
         if self.fabric.spec.routing == "ecmp":
             return max(1, min(ECMP_CHANNELS, _MOST_CHANNELS // max(pairs, 1)))

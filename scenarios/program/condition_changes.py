@@ -18,6 +18,7 @@ from scenarios.policies.knowledge import PORTS
 from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import Mode
 from scenarios.policies.situation import NO_PATHS
+from scenarios.program.tunnel_demands import TunnelDemands
 from scenarios.spec.faults import CABLE_KINDS, Fault, active_at, dead_cables
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
@@ -160,6 +161,10 @@ class ProgramTimeline:
             self._believed = self._conditions.noting(self._noted)
         else:
             self._believed = self._conditions.believed(self._mode.knowledge)
+        self._allocates = config.engineers(self._mode)
+        self._te = config.te
+        self._wanted_bps: Floats | None = None  # by the connections from site to site; None: all
+        self._demands = TunnelDemands(testbed, config.te) if config.measures_demands(self._mode) else None
         exchange = Exchange(Router(self._conditions.fabric, self._conditions.delays_s), config.program.message_bytes)
         self._timeline = Timeline(
             Player(self._mode, exchange, Given(self._believed), reembed_every=config.collective.reembed_every)
@@ -185,7 +190,8 @@ class ProgramTimeline:
     @property
     def changes_paths(self) -> bool:
         """Whether paths may change during the run: with the conditions, or before collectives of the script."""
-        return self._mode.reroutes
+        is_allocated_anew = self._allocates and (self._every_ns is not None or self._demands is not None)
+        return self._mode.reroutes or is_allocated_anew
 
     @property
     def mean_bps(self) -> Floats:
@@ -199,8 +205,14 @@ class ProgramTimeline:
         return None if self._every_ns is None or last else (self._row + 1) * self._every_ns
 
     def read(self, now_ns: int, *, reaches: bool) -> int | None:
-        """Read the counters of ports if that is due; return when it is due next, None for never. `reaches` is whether
-        there is a controller for what is read. Raises OSError."""
+        """Read the counters of ports or tunnels if that is due, and have tunnels' rates computed if those are; return
+        when it is due next, None for never. `reaches` is whether there is a controller for what is read. Raises
+        OSError."""
+        if self._demands is not None:
+            if (wanted_bps := self._demands.read(now_ns)) is not None:
+                self._wanted_bps, self._chosen_bps = wanted_bps, self._believed.known_bps(self._row, ())
+                self._route(is_choice=True)
+            return self._demands.next_ns
         if self._readings is None or self.next_ns is None:
             return None
         return self._readings.read(now_ns, self.next_ns, reaches=reaches)
@@ -219,7 +231,8 @@ class ProgramTimeline:
         self.count += bool((drawn_bps != self._drawn_bps).any())
         self._drawn_bps = drawn_bps
         self._shape(faults)
-        if self._routed_row() > before and not self.is_directed:
+        computes = self._allocates and self._demands is None and self._row % self._te.collectives == 0
+        if computes or (self._routed_row() > before and not self.is_directed):
             # Without what is down: the controller knows that by itself, and when it is up again.
             self._chosen_bps = self.believed_bps([fault for fault in faults if fault.kind not in CABLE_KINDS])
             self._best = True
@@ -309,7 +322,9 @@ class ProgramTimeline:
         given: Mapping[tuple[int, int], int] = NO_PATHS,
     ) -> None:
         try:
-            messages = self._testbed.route_all(self._mode, chosen_bps, best=best, dead=avoided, given=given)
+            messages = self._testbed.route_all(
+                self._mode, chosen_bps, best=best, dead=avoided, given=given, wanted_bps=self._wanted_bps
+            )
         except ControllerError:
             if not self._loses_controller or self._testbed.controller.alive():
                 raise

@@ -126,6 +126,10 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
         return
     yield from program.check(config.program, fabric)
     yield from _check_program_readings(config)
+    measures = config.fabric.routing == te.ROUTING and config.te.demand == te.MEASURED
+    if measures and isinstance(config.te.every, int):
+        text = f"{config.te.every} counts collectives, which a program does not have"
+        yield Mistake("te.every", f'{text}; allowed with te.demand "{te.MEASURED}": a time such as "100 ms"')
     ranks = config.program.ranks_of(config.fabric.gpus_per_site)
     for number, fault in enumerate(config.faults, 1):
         if fault.kind == "agent killed" and int(fault.target) not in ranks and int(fault.target) < config.gpus:

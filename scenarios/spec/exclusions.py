@@ -211,6 +211,11 @@ _ADMITTED = _has(
     "job",
     lambda config: config.fabric.routing == ADMITTING_ROUTING and _transfers(config),
 )
+_TE_BESIDE_PROGRAM = _has(
+    f'a program with fabric.routing "{te.ROUTING}"',
+    "fabric.routing",
+    lambda config: config.fabric.routing == te.ROUTING and config.program.is_given,
+)
 _STRUCK = _has("faults of collectives", "fault", lambda config: config.faults and not config.program.is_given)
 _JOBS_BESIDE = _has("jobs beside a program", "job", lambda config: config.jobs and config.program.is_given)
 _DECLARED = _has("faults", "fault", lambda config: not all(one.is_traced for one in config.faults))
@@ -364,9 +369,14 @@ TABLE = (
     Exclusion(_REFEREES, _PROGRAM, _NO_BEST),
     *(Exclusion(_REFEREES, kind, _NO_BEST) for kind in _KINDS),
     Exclusion(_ADMITTED, _PROGRAM, "it is promised without a program, which may send as much as it likes"),
-    Exclusion(
-        _TE, _PROGRAM, "a program's demands, for which tunnels get rates, are not known", "another fabric.routing"
+    Exclusion(_TE_BESIDE_PROGRAM, _JOBS, "not emulated yet: tunnels of jobs' flows beside those of connections"),
+    Exclusion(_TE_BESIDE_PROGRAM, _CLASSES, "not emulated yet: a tunnel of connections for each class"),
+    *(
+        Exclusion(_TE_BESIDE_PROGRAM, struck, "not emulated yet: rates of connections' tunnels once a link is back")
+        for struck in (_DECLARED, _OUTAGES)
     ),
+    Exclusion(_TE_BESIDE_PROGRAM, _RAILS, "not emulated yet: tunnels of connections over planes"),
+    Exclusion(_TE_BESIDE_PROGRAM, _CONTROL_DELAY, "not emulated yet: rates of tunnels that take time to arrive"),
     Exclusion(_JOBS_BESIDE, _WALL, "its timers are later than a packet takes", "the virtual clock"),
     Exclusion(_DATE, _WALL, "this machine's own clock would be set", "the virtual clock"),
     Exclusion(

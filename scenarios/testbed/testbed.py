@@ -5,8 +5,10 @@ experiment on real machines, the hosts choose the ring and the controller choose
 collectives of a mode on it, and `recovery` handles faults.
 """
 
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -315,6 +317,8 @@ class Testbed:
         if self.config.fabric.routing != ROUTING or self.fair_links is None:
             return ()
         begins = tunnel_ports(self.fabric)
+        if self.config.program.is_given:  # one class, whatever DSCP its sockets set
+            return tuple(Tunnel(link=begins[one.index], match=tunnels_match(one.index)) for one in self.fabric.paths)
         return tuple(
             Tunnel(link=begins[path.index], match=f"{tunnels_match(path.index)} match ip tos {4 * dscp:#04x} 0xfc")
             for dscp in dscps_in_service_order(self.config.workload)
@@ -778,21 +782,27 @@ class Testbed:
         best: bool,
         dead: Cables = NO_CABLES,
         given: Mapping[tuple[int, int], int] = NO_PATHS,
+        wanted_bps: Floats | None = None,
     ) -> int:
         """As `route`, but for every two GPUs in different sites that a WAN path joins, except those that the failed
         cables `dead` cut off from each other. Where the fabric's routing spreads flows, it spreads the connections of
         these GPUs; in the physical grain also those within a site. Flows of agents that are connected keep their own
-        paths."""
+        paths. With traffic engineering, the connections from one site to another want `wanted_bps`, [sites, sites]
+        bit/s, together, or without it all that they can send."""
         reach, crossings = reachable(self.fabric, dead), spread_pairs(self.fabric, within=False)
         crossings = [pair for pair in crossings if reach[pair]]
         routing, connections, channels = ways_of(self.fabric, mode), list[tuple[int, int]](), 1
         flows: Mapping[int, tuple[int, int, int, int]] = {}
-        if routing is not None and not routing.engineers:
-            pairs = spread_pairs(self.fabric, within=self.fabric.spec.grain == "physical")
+        wants = list[float]()
+        if routing is not None:
+            within = self.fabric.spec.grain == "physical" and not routing.engineers
+            pairs = spread_pairs(self.fabric, within=within)
             connections = [pair for pair in pairs if reach[pair]]
             channels = routing.channels_of_connections(len(pairs))
             crossings = crossings if spreads_over(self.fabric, mode) is None else []
             flows = self._flows() if self._connected else {}
+            if routing.engineers:
+                wants = self._wants(connections, wanted_bps)
         known = set(crossings)
         return self._route(
             crossings,
@@ -802,7 +812,14 @@ class Testbed:
             given={pair: path for pair, path in given.items() if pair in known},
             connections=connections,
             channels=channels,
+            wants=wants,
         )
+
+    def _wants(self, connections: Sequence[tuple[int, int]], wanted_bps: Floats | None) -> list[float]:
+        """Return what the connections of each pair of GPUs want: an equal part of what those of their sites want."""
+        sites = [(int(self.fabric.gpu_sites[src]), int(self.fabric.gpu_sites[dst])) for src, dst in connections]
+        pairs = Counter(sites)
+        return [math.inf if wanted_bps is None else float(wanted_bps[ends]) / pairs[ends] for ends in sites]
 
     def apply_rules_together(self) -> None:
         """Make switches apply the messages that the controller sends them at one instant together; raises OSError."""
@@ -826,6 +843,7 @@ class Testbed:
         given: Mapping[tuple[int, int], int] = NO_PATHS,
         connections: Sequence[tuple[int, int]] = (),
         channels: int = 1,
+        wants: Sequence[float] = (),
     ) -> int:
         demands = traffic(self.config.workload) if self.tunnels and flows else Traffic(priority=(), wanted_bps=())
         if demands.priority and wanted_bps is not None:
@@ -845,6 +863,7 @@ class Testbed:
             given=[(*pair, path) for pair, path in given.items()],
             connections=connections,
             channels=channels,
+            wants=wants,
         )
         self._limit(reply.limits_bps)
         self._spread_paths = {index: path for index, (path, _, _) in zip(flows, reply.flow_paths, strict=True)}

@@ -58,6 +58,7 @@ def test_a_route_request_is_parsed_and_refused_if_a_key_is_missing() -> None:
         ("given", {"3": 4}, "at most 2 triples"),
         ("connections", [[3, 4]], "a list of pairs, at most 0 channels"),
         ("channels", 0, "a number from 1"),
+        ("wants", [1e9], "a list of 0, one for every pair"),
     ],
 )
 def test_an_invalid_request_is_refused_with_the_offending_value(key: str, value: Any, shown: str) -> None:

@@ -158,7 +158,27 @@ PAIRS: list[tuple[Part, Part, str]] = [
         'run.referees: ["policy"] cannot be combined with collective.kind "training"',
     ),
     (ADMITTED, PROGRAM, "job: an admitted transfer cannot be combined with a program"),
-    (TE, PROGRAM, "fabric.routing: te cannot be combined with a program"),
+    (TE | PROGRAM, {"job": [JOB]}, 'fabric.routing: a program with fabric.routing "te" cannot be combined with jobs'),
+    (
+        TE | PROGRAM,
+        {"class": [{"name": "gold", "priority": 1}]},
+        'fabric.routing: a program with fabric.routing "te" cannot be combined with classes',
+    ),
+    (
+        TE | PROGRAM,
+        PROGRAM | {"fault": [{"at": "20 ms", "what": "link s0b0-s1b0 down"}]},
+        'fabric.routing: a program with fabric.routing "te" cannot be combined with faults',
+    ),
+    (
+        TE | PROGRAM,
+        {"fabric": {"routing": "te", "grain": "physical", "rails": 2}},
+        'fabric.routing: a program with fabric.routing "te" cannot be combined with fabric.rails',
+    ),
+    (
+        TE | PROGRAM,
+        {"control": {"delay": "1 ms"}},
+        'fabric.routing: a program with fabric.routing "te" cannot be combined with control.delay',
+    ),
     (PROGRAM | {"job": [JOB]}, WALL, "job: jobs beside a program cannot be combined with the wall clock"),
     (ENDS, PROGRAM, "run.modes: mine, which knows measured ends, cannot be combined with a program"),
     (
@@ -172,6 +192,7 @@ NEEDED = {  # pairs of which one is not possible without the other's opposite, o
     ("fabric.buffer", 'transport.queue "fair"'): "test_spec",
     ("run.referees", "outages in the trace"): "test_outages",
     ("run.referees", 'collective.kind "messages"'): "needs a file",
+    ('a program with fabric.routing "te"', "outages in the trace"): "needs a file",
 }
 
 
@@ -190,6 +211,7 @@ OPEN: list[tuple[Part, Part]] = [
     (TE, {"fabric": {"grain": "physical", "rails": 2}}),
     (PROGRAM, {"class": [{"name": "gold", "priority": 1}]}),
     (PROGRAM | TIMED, READS),
+    (PROGRAM, TE),
     (PROGRAM, ECMP),
     (PROGRAM, SPRAY),
     (PROGRAM, RAILS),

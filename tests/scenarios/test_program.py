@@ -386,7 +386,17 @@ class Network:
     def change(self, rates_bps: np.ndarray) -> None:
         self.changed.append(rates_bps)
 
-    def route_all(self, mode: object, rates_bps: np.ndarray, *, best: bool, dead: Cables) -> int:
+    def route_all(
+        self,
+        mode: object,
+        rates_bps: np.ndarray,
+        *,
+        best: bool,
+        dead: Cables,
+        given: dict[tuple[int, int], int],
+        wanted_bps: np.ndarray | None,
+    ) -> int:
+        assert not given and wanted_bps is None
         self.routed.append((rates_bps, best))
         self.avoided.append(dead)
         return 2
