@@ -24,7 +24,7 @@ FOR_GLOO = {torch.int16: torch.int32, torch.bool: torch.uint8}
 KINDS = [
     *("all_reduce", "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into", "reduce_scatter"),
     *("reduce_scatter_tensor", "all_to_all", "all_to_all_single", "all_to_all_uneven", "gather", "scatter"),
-    *("messages", "objects", "coalesced"),
+    *("messages", "tags", "objects", "coalesced"),
 ]
 SIZES = [0, 1, 2, 3, 7, 64, 1000, 4099, 70_000]
 
@@ -89,7 +89,7 @@ def run(case: Case) -> list[str | None]:
     op = draw.choice(OPS + (BITS if dtype in WHOLES else ["AVG"] if dtype in FLOATS else [])) if reduces else ""
     size, plain, root, is_async = draw.choice(SIZES), draw.random() < 0.6, draw.randrange(n), draw.random() < 0.3
     uneven = [[draw.choice([0, 1, 5, 300]) for _ in range(n)] for _ in range(n)]
-    if not case.is_mine or (kind == "messages" and n == 1):
+    if not case.is_mine or (kind in ("messages", "tags") and n == 1):
         return []
     me, first = case.place, case.ranks[root]
     reduction = getattr(dist.ReduceOp, op or "SUM")
@@ -173,6 +173,19 @@ def run(case: Case) -> list[str | None]:
             for work in dist.batch_isend_irecv(swaps):
                 work.wait()
         return [same(kind, "", out[1], out[0])]
+    if kind == "tags":
+        a, b = case.tensor(dtype, size, plain=plain), case.tensor(dtype, 3, plain=True)
+        outs = [[torch.zeros_like(one), torch.zeros_like(other)] for one, other in zip(a, b, strict=True)]
+        to, source = case.ranks[(me + 1) % n], case.ranks[me - 1]
+        for k, group in ((0, case.gloo), (1, case.ours)):
+            sent = [dist.isend(a[k], to, group, 5), dist.isend(b[k], to, group, 6)]
+            found_of = dist.recv(outs[k][1], source if plain or n > 2 else None, group, 6)
+            dist.recv(outs[k][0], source, group, 5)
+            for work in sent:
+                work.wait()
+            if found_of != source:
+                return [f"a message of rank {found_of}, not {source}"]
+        return [same(kind, "", mine, theirs) for mine, theirs in zip(outs[1], outs[0], strict=True)]
     if kind == "objects":
         found: list[list[Any]] = [[None] * n, [None] * n]
         for k, group in ((0, case.gloo), (1, case.ours)):

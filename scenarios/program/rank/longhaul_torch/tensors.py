@@ -15,7 +15,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
     """Return the bytes of a contiguous tensor, which must outlive them."""
     size = tensor.numel() * tensor.element_size()
     if not size:
-        return memoryview(b"")
+        return memoryview(bytearray())  # writable, like the others
     return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
 
 
