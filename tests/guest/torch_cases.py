@@ -178,11 +178,11 @@ def run(case: Case) -> list[str | None]:
         outs = [[torch.zeros_like(one), torch.zeros_like(other)] for one, other in zip(a, b, strict=True)]
         to, source = case.ranks[(me + 1) % n], case.ranks[me - 1]
         for k, group in ((0, case.gloo), (1, case.ours)):
-            sent = [dist.isend(a[k], to, group, 5), dist.isend(b[k], to, group, 6)]
+            sending = [dist.isend(a[k], to, group, 5), dist.isend(b[k], to, group, 6)]
             found_of = dist.recv(outs[k][1], source if plain or n > 2 else None, group, 6)
             dist.recv(outs[k][0], source, group, 5)
-            for work in sent:
-                work.wait()
+            for message in sending:
+                message.wait()
             if found_of != source:
                 return [f"a message of rank {found_of}, not {source}"]
         return [same(kind, "", mine, theirs) for mine, theirs in zip(outs[1], outs[0], strict=True)]
