@@ -49,7 +49,7 @@ _KEYS = {
     "clock": ("run.clock",),
 }
 """The scenario's keys that an option sets."""
-_COLLECTIVE_TABLES = ("collective", "training", "te", "admission")
+_COLLECTIVE_TABLES = ("collective", "training", "admission")
 """The tables that have no effect on a program."""
 _SWEPT = ("gpus", "chunk", "size", "wan_delay", "seed")
 """The options that accept several values, which form an axis of the sweep."""
@@ -293,13 +293,18 @@ def _program_clashes(
     options: argparse.Namespace, scenario: "Scenario", overrides: Sequence["Override"]
 ) -> Iterator[str]:
     """Yield the mistakes of options and values that cannot be combined with a program."""
+    from scenarios.spec.program import LONGHAUL
+
     what = "[program]" if options.exec is None else "--exec"
     clashes = [name for name in ("engine", "no_report", "cli", "resume", "dask", "export") if getattr(options, name)]
     given = [f"--{name.replace('_', '-')}" for name in clashes]
     # A file may have a [collective] for runs without the program; policies may use `reembed_every` to weigh a gain.
+    used = {"reembed_every"}
+    if any(config.program.backend == LONGHAUL for config in scenario.configurations()):
+        used |= {"algorithm", "channels", "pieces", "ring"}
     for one in overrides:
         table, _, key = one.key.removeprefix("sweep.").partition(".")
-        if table in _COLLECTIVE_TABLES and key != "reembed_every" and not scenario.jobs:
+        if table in _COLLECTIVE_TABLES and not (table == "collective" and key in used) and not scenario.jobs:
             given.append(one.where)
     for option in dict.fromkeys(given):
         yield f"{option} cannot be combined with {what}, which runs no collectives; allowed: one of the two"

@@ -102,7 +102,8 @@ class CollectiveServer:
         self._selector, self._paths, self._new_group, self._record = selector, paths, new_group, record
         self._listeners = listeners
         self._members = dict[tuple[str, int], _Members]()  # by name and the rank that announced it
-        self._made = dict[tuple[str, tuple[int, ...]], _Members]()
+        self._made = dict[tuple[str, tuple[int, ...], int], _Members]()  # and how often it was made before
+        self._times = dict[tuple[str, int], int]()  # how often a rank has announced a name
         self._plans = 0  # so far, in all groups
         self._connections = set[_Connection]()
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -219,12 +220,14 @@ class CollectiveServer:
             raise CollectiveRefusedError(
                 f"the group {name} has the ranks {ranks}; allowed: each once, and rank {connection.rank} among them"
             )
-        key = name, tuple(ranks)
+        # A script that destroys its groups and makes them again uses the same names.
+        time = self._times.get((name, connection.rank), 0)
+        key = name, tuple(ranks), time
         if key not in self._made:
             if len(self._made) >= _MAX_GROUPS:
                 raise CollectiveRefusedError(f"the script has more than {_MAX_GROUPS:,} groups; allowed: so many")
             self._made[key] = _Members(tuple(ranks), self._new_group(tuple(ranks)))
-        self._made[key].known[connection.rank].clear()  # it may be another process of the rank
+        self._times[name, connection.rank] = time + 1
         self._members[name, connection.rank] = self._made[key]
         return {"group": name, "connect": len(ranks) <= _CONNECTED_AT_ONCE}
 

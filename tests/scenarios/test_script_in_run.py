@@ -1,0 +1,123 @@
+"""Scripts over the backend `longhaul` in the VM get what the testbed's collectives get. Run with ``pytest -m torch``.
+
+The tests install PyTorch into a virtual environment of its own, as `test_torch` does.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import own_python
+from tests.fakes.runs import answer, ended, rows
+from tests.scenarios.test_torch import TORCH
+
+pytestmark = pytest.mark.torch
+
+COLLECTIVES = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+size, rank = dist.get_world_size(), dist.get_rank()
+def begin_together():
+    dist.barrier()
+    time.sleep((200_000_000 - time.monotonic_ns() % 200_000_000) / 1e9 + 0.2)
+whole, blocks = torch.full((size * 500_000,), float(rank)), torch.empty(size * 500_000)
+begin_together()
+dist.all_reduce(whole)
+assert whole.eq(size * (size - 1) / 2).all()
+begin_together()
+dist.all_gather_into_tensor(blocks, torch.full((500_000,), float(rank)))
+assert blocks.view(size, -1).eq(torch.arange(size)[:, None]).all()
+begin_together()
+dist.reduce_scatter_tensor(torch.empty(500_000), blocks)
+begin_together()
+dist.all_to_all_single(whole, blocks)
+begin_together()
+dist.broadcast(whole, 0)
+dist.destroy_process_group()
+"""
+
+KINDS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast")
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[Path]:
+    """A Python interpreter with PyTorch."""
+    with own_python([TORCH]) as found:
+        yield found
+
+
+def collectives(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of collectives.csv."""
+    with (folder / "collectives.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("mode", ["base", "joint"])
+def test_collectives_of_a_script_take_what_the_testbeds_own_take(
+    tmp_path: Path, python: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    """The oracle is the emulation of each collective, with the same first draw of conditions."""
+    (tmp_path / "script.py").write_text(COLLECTIVES)
+    sets = ("program.backend=longhaul", 'program.memory="6 GB"', 'program.preload=["torch"]', "collective.pieces=1")
+    options = [word for one in sets for word in ("--set", one)]
+    run = ("--modes", mode, "--gpus", "4", *options, "--json", "--out", "run", "--exec", f"{python} script.py")
+    found: dict[str, Any] = json.loads(ended("paper", *run, cwd=tmp_path)[0])
+    large = [row for row in collectives(tmp_path / "run") if int(row["size_bytes"]) > 1000]
+    assert [row["kind"] for row in large] == [*KINDS]
+    assert {one["kind"] for one in found["collectives"]} == {*KINDS}
+    for row in large:
+        sizes = (f'collective.size="{row["size_bytes"]} B"', "collective.count=1", "collective.emulated=1")
+        given = (f"collective.kind={row['kind']}", "collective.pieces=1", *sizes)
+        out = tmp_path / row["kind"]
+        answer(out, "paper", "--modes", mode, "--gpus", "4", "--engine", "emulation", sets=given)
+        measured_s = float(rows(out).query("engine == 'emulation'").completion_s.iloc[0])
+        script_s, predicted_s = float(row["completion_s"]), float(row["predicted_s"])
+        with capsys.disabled():
+            print(f"\n{mode} {row['kind']}: {script_s * 1e3:.6f}, the testbed's own {measured_s * 1e3:.6f} ms", end="")
+        assert script_s == pytest.approx(measured_s, rel=0.005)
+        assert script_s == pytest.approx(predicted_s, rel=0.005)
+
+
+def test_a_training_script_is_the_same_to_the_ns_in_every_run_and_faster_where_it_is_re_routed(
+    tmp_path: Path, python: Path
+) -> None:
+    (tmp_path / "script.py").write_text(TRAINS)
+    sets = ("program.backend=longhaul", 'program.memory="6 GB"', 'program.preload=["torch"]', "program.gpu=h100")
+    options = [word for one in sets for word in ("--set", one)]
+
+    def run(name: str) -> list[dict[str, str]]:
+        command = ("--modes", "base,joint", "--gpus", "4", *options, "--json", "--out", name)
+        ended("paper", *command, "--exec", f"{python} script.py", cwd=tmp_path)
+        return [*collectives(tmp_path / name / "1"), *collectives(tmp_path / name / "2")]
+
+    first = run("first")
+    assert run("second") == first
+    found = json.loads((tmp_path / "first" / "program.json").read_text())["configurations"]
+    base, joint = (one["step_s"] for one in found)
+    assert joint < base
+    losses = {(tmp_path / "first" / str(number) / "output" / "0.stdout").read_text() for number in (1, 2)}
+    assert len({tuple(line for line in text.splitlines() if "loss" in line) for text in losses}) == 1
+
+
+TRAINS = """
+import torch, torch.distributed as dist, torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("nccl")
+torch.manual_seed(1)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)).cuda(), [0])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(dist.get_rank())
+for step in range(3):
+    data = torch.randn(16, 512, device="cuda")
+    loss = (model(data) - data).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if dist.get_rank() == 0:
+        print("loss", loss.item())
+dist.destroy_process_group()
+"""
