@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "scenarios": set(PACKAGES),
 }
 RANK = ROOT / "scenarios" / "program" / "rank"
-TOP_LEVEL = {"README.md", "pyproject.toml", "Vagrantfile", "LICENSE", ".gitignore", ".ci", "docs", "tests", *PACKAGES}
+FILES = {"README.md", "pyproject.toml", "Vagrantfile", "LICENSE", ".gitignore"}
+TOP_LEVEL = {*FILES, ".ci", "docs", "examples", "tests", *PACKAGES}
 
 
 @cache

@@ -33,7 +33,8 @@ _STATED = {
 _WITHOUT_EFFECT = {
     *("name", "run.modes", "run.referees", "run.search", "run.baseline", "policy", "collective.count"),
     *("collective.emulated", "collective.budget"),
-    *(f"program.{name}" for name in ("deadline", "sample", "memory", "processes", "output", "files", "capture")),
+    *(f"program.{name}" for name in ("deadline", "sample", "memory", "processes", "output", "files")),
+    *("program.capture", "program.preload"),
 }
 """The keys that change no time of a point, or that are told beside the label."""
 _PLAIN = ("fabric.routing",)
