@@ -12,13 +12,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from .cuda_streams import Event, Stream, StreamContext, current_stream, set_stream
-from .devices import as_cpu, is_cuda
+from .devices import ON_HOST, as_cpu, is_cuda
 from .models import Gpu
 from .streams import Device
 
 _GPU = torch.device("cuda", 0)
 _READS = frozenset(("numpy", "tolist", "__repr__", "__array__"))
-_ON_HOST, _PINNED = "_longhaul_on_host", "_longhaul_pinned"  # marks of tensors
+_PINNED = "_longhaul_pinned"  # an attribute of tensors, as ON_HOST
 _DEVICE, _IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__
 _IDLE = """init empty_cache ipc_collect manual_seed manual_seed_all seed seed_all set_rng_state set_rng_state_all
 reset_peak_memory_stats reset_max_memory_allocated reset_max_memory_cached reset_accumulated_memory_stats
@@ -90,12 +90,14 @@ class Redirected(TorchFunctionMode):
         if name == "type" and len(args) > 1 and isinstance(args[1], str):
             args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
         out = func(*args, **kwargs)
+        if name == "tensor" and str(kwargs.get("device", "cpu")) == "cpu" and _module(2).startswith("torch.optim"):
+            setattr(out, ON_HOST, True)  # the counter of steps, which optimizers keep on the host
         return self._on_host(out, args[0]) if name == "cpu" else out
 
     def _attribute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._is_used or func not in (_DEVICE, _IS_CUDA) or _called_by_torch(3):
             return func(*args, **kwargs)
-        on_host = args[0].is_meta or hasattr(args[0], _ON_HOST)
+        on_host = args[0].is_meta or hasattr(args[0], ON_HOST)
         if func == _IS_CUDA:
             return not on_host
         return func(*args) if on_host else _GPU
@@ -112,18 +114,18 @@ class Redirected(TorchFunctionMode):
 
     def _on_host(self, out: Any, source: Any, *, waits: bool = True) -> Any:
         """Return a copy of a tensor of the GPU on the host, for which the host waits."""
-        if not self._is_used or hasattr(source, _ON_HOST):
+        if not self._is_used or hasattr(source, ON_HOST):
             return out
         if waits:
             self._device.wait(self._device.current.end_ns)
         copied = out.clone() if out is source else out
-        setattr(copied, _ON_HOST, True)
+        setattr(copied, ON_HOST, True)
         return copied
 
 
 def _arrived(tensor: Any, *, copy: bool) -> Any:
     """Return a tensor as one on the GPU: the same, unless the host's is to be used again, as pinned memory is."""
-    if copy or hasattr(tensor, _ON_HOST):
+    if copy or hasattr(tensor, ON_HOST):
         return tensor.clone()
     return tensor
 
@@ -135,8 +137,11 @@ def _pinned(self: Any, *_: Any, **__: Any) -> Any:
 
 def _called_by_torch(depth: int) -> bool:
     """Return whether the caller is code of torch, or of a backend of it: `depth` frames above this one."""
-    module = str(sys._getframe(depth).f_globals.get("__name__", ""))
-    return module.partition(".")[0] in ("torch", "longhaul_torch")
+    return _module(depth + 1).partition(".")[0] in ("torch", "longhaul_torch")
+
+
+def _module(depth: int) -> str:
+    return str(sys._getframe(depth).f_globals.get("__name__", ""))
 
 
 class _Generator(torch._C.Generator):
