@@ -37,6 +37,12 @@ def serve(gpu: Gpu, device: Device) -> "Redirected":
     torch.Generator = _Generator
     torch.Tensor.pin_memory = _pinned
     torch.Tensor.is_pinned = lambda self, *_, **__: hasattr(self, _PINNED)
+    to = torch.nn.Module.to
+
+    def module_to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return to(self, *map(mode.mapped, args[:1]), *args[1:], **mode.in_arguments(kwargs))
+
+    torch.nn.Module.to = functools.wraps(to)(module_to)
     context = _device.DeviceContext
     made = context.__init__
     context.__init__ = functools.wraps(made)(lambda self, where: made(self, mode.mapped(where)))
@@ -65,6 +71,10 @@ class Redirected(TorchFunctionMode):
         self._is_used = self._is_used or is_cuda(value)
         return as_cpu(value)
 
+    def in_arguments(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return named arguments with a `cuda` device mapped."""
+        return {**kwargs, "device": self.mapped(kwargs["device"])} if "device" in kwargs else kwargs
+
     def use(self) -> None:
         """Remember that the script uses a `cuda` device."""
         self._is_used = True
@@ -85,8 +95,9 @@ class Redirected(TorchFunctionMode):
             return _arrived(args[0], copy=False)
         if name in _READS:
             self._device.wait(self._device.current.end_ns)
-        if "device" in kwargs:
-            kwargs["device"] = self.mapped(kwargs["device"])
+        kwargs = self.in_arguments(kwargs)
+        if name == "get_device" and self._is_used and not _called_by_torch(2):
+            return -1 if hasattr(args[0], ON_HOST) else 0
         if name == "type" and len(args) > 1 and isinstance(args[1], str):
             args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
         out = func(*args, **kwargs)
@@ -103,9 +114,11 @@ class Redirected(TorchFunctionMode):
         return func(*args) if on_host else _GPU
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = next((one for one in (*args[1:], kwargs.get("device")) if isinstance(one, (str, torch.device))), None)
-        kwargs = {name: self.mapped(value) for name, value in kwargs.items()}
-        out = func(args[0], *map(self.mapped, args[1:]), **kwargs)
+        tensor, *rest = args
+        given = kwargs.get("device", rest[0] if rest else None)
+        given = given if is_cuda(given) or isinstance(given, (str, torch.device)) else None
+        rest[:1], kwargs = map(self.mapped, rest[:1]), self.in_arguments(kwargs)
+        out = func(tensor, *rest, **kwargs)
         if is_cuda(given):
             return _arrived(out, copy=out is args[0] and hasattr(out, _PINNED))
         if given is not None and str(given) == "cpu":
@@ -141,7 +154,10 @@ def _called_by_torch(depth: int) -> bool:
 
 
 def _module(depth: int) -> str:
-    return str(sys._getframe(depth).f_globals.get("__name__", ""))
+    frame: Any = sys._getframe(depth)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "torch.utils._device":
+        frame = frame.f_back  # `with torch.device(...)` stands between
+    return str(frame.f_globals.get("__name__", ""))
 
 
 class _Generator(torch._C.Generator):
@@ -184,7 +200,7 @@ def _serve_module(gpu: Gpu, device: Device, mode: Redirected) -> None:
         setattr(cuda, name, _answering(answer))
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         setattr(cuda, name, _not_counted(0))
-    cuda.memory_stats = _not_counted({})
+    cuda.memory_stats, cuda.memory_snapshot = _not_counted({}), _not_counted([])
     cuda.memory_summary = _not_counted("")
 
     def set_device(device: Any) -> None:

@@ -9,9 +9,11 @@ ON_HOST = "_longhaul_on_host"
 
 
 def is_cuda(value: Any) -> bool:
-    """Return whether a value names a `cuda` device: a torch.device, or text."""
+    """Return whether a value names a `cuda` device: a torch.device, text, or a number."""
     if isinstance(value, torch.device):
         return bool(value.type == "cuda")
+    if isinstance(value, int):
+        return not isinstance(value, bool)
     return isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
 
 
