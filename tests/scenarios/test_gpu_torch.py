@@ -197,6 +197,8 @@ def test_a_step_in_virtual_time_takes_the_sum_of_what_its_operations_are_charged
     )
     accounts = json.loads((tmp_path / "run/files/gpu-0.json").read_text())
     steps_s = [step_s for _, _, step_s in found["steps"]]
+    (sums,) = found["gpu_accounts"]
+    assert sums["charged_s"] == accounts["charged_s"] and sums["unknown"] == []
     with capsys.disabled():
         print(f"\nsteps {steps_s}, charged {accounts['charged_s']:.6f} s in {found['wall_s']} s of wall time")
     assert len(steps_s) == 5 and max(steps_s[1:]) - min(steps_s[1:]) < 2e-6
