@@ -95,6 +95,11 @@ def test_the_most_specific_row_of_a_table_of_kernels_counts():
     assert table.seconds("aten::bmm", shapes, "float32") is None and not table.has("aten::bmm")
 
 
+def test_rows_that_differ_only_in_scalars_count_with_their_mean():
+    rows = ("operation,shapes,dtype,us", 'sum,"[[4, 8], []]",,10', 'sum,"[[4, 8], [], []]",,30')
+    assert kernels.parse(rows).seconds("aten::sum", ((4, 8),), "float32") == pytest.approx(20e-6)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
