@@ -33,8 +33,8 @@ from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.engines.emulation import memory_bytes as carrying_bytes
-from scenarios.program import collective_results
-from scenarios.program.ranks import describe_status
+from scenarios.program import collective_results, gpu_accounts
+from scenarios.program.ranks import FILES, describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
 from scenarios.spec.program import LAUNCHERS, TOOLS, ProgramSpec
@@ -367,6 +367,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "faults": fault_rows(config, state.events),
         "rounds": len(state.rounds),
         "collectives": collective_results.summary(state.collectives),
+        "gpu_accounts": gpu_accounts.read(state.folder / FILES, len(placed)) if config.program.gpu else [],
         "unfinished_collectives": over.get("unfinished_collectives"),
         "jobs_error": over.get("jobs_error"),
         "drops": over.get("drops"),
@@ -478,6 +479,8 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     """Yield a sentence for each other thing that a user should know of a run."""
     spec = config.program
     yield from _notes_on_ranks(result["ranks"], spec)
+    if spec.gpu is not None:
+        yield from gpu_accounts.notes(result["gpu_accounts"])
     began = {fault["fault"] for fault in result["faults"]}
     for index, fault in enumerate(config.faults):
         if index not in began and not fault.is_traced:

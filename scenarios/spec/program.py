@@ -48,6 +48,9 @@ SCRIPTS, LONGHAUL = "script", "longhaul"
 BACKENDS = SCRIPTS, LONGHAUL
 """Backends of torch.distributed: those that the script names, or the run's own in their place."""
 
+GPU_ACCOUNTS = "gpu-{}.json"
+"""The file in the working directory with the accounts of a rank's GPU, by the rank's number."""
+
 LAUNCHERS = {
     # Where Open MPI 4 and 5 and MPICH's hydra find the hosts, and hydra the ssh.
     **dict.fromkeys(("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"), HOSTFILE),
@@ -214,7 +217,7 @@ def gpu_variables(program: ProgramSpec, rank: int) -> dict[str, str]:
     if program.gpu is None:
         return {}
     table = {} if program.kernels is None else {longhaul_gpu.KERNELS: str(program.kernels)}
-    return {longhaul_gpu.MODEL: program.gpu.as_json(), longhaul_gpu.REPORT: f"gpu-{rank}.json", **table}
+    return {longhaul_gpu.MODEL: program.gpu.as_json(), longhaul_gpu.REPORT: GPU_ACCOUNTS.format(rank), **table}
 
 
 def check_captures(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:

@@ -149,6 +149,9 @@ pinned = torch.ones(2).pin_memory()
 moved = pinned.to("cuda", non_blocking=True)
 pinned.zero_()
 generator = torch.Generator(device="cuda").manual_seed(1)
+numbered, plain = nn.Linear(2, 2).to(0), torch.ones(2).to(0)
+with torch.device("cuda"):
+    within = str(torch.ones(2).device)
 try:
     torch.cuda.CUDAGraph()
     refused = ""
@@ -160,6 +163,7 @@ found["cuda"] = {
     "name": torch.cuda.get_device_name(0),
     "memory": torch.cuda.get_device_properties(0).total_memory,
     "devices": [str(left.device), str(next(model.parameters()).device), str(kept.device), left.is_cuda, kept.is_cuda],
+    "numbered": [str(numbered.weight.device), str(plain.device), plain.get_device(), within],
     "same": before is left,
     "kept": kept[0, 0].item(),
     "moved": moved.tolist(),

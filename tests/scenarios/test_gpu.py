@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.program import gpu_accounts
 from scenarios.program.rank import longhaul_gpu
 from scenarios.program.rank.longhaul_gpu import kernels, models
 from scenarios.program.rank.longhaul_gpu.accounting import Accounts
@@ -92,6 +93,11 @@ def test_the_most_specific_row_of_a_table_of_kernels_counts():
     assert table.seconds("aten::addmm", ((2,), *shapes), "float32") == pytest.approx(50e-6)
     assert table.seconds("aten::addmm", ((2,), *shapes), "bfloat16") is None
     assert table.seconds("aten::bmm", shapes, "float32") is None and not table.has("aten::bmm")
+
+
+def test_rows_that_differ_only_in_scalars_count_with_their_mean():
+    rows = ("operation,shapes,dtype,us", 'sum,"[[4, 8], []]",,10', 'sum,"[[4, 8], [], []]",,30')
+    assert kernels.parse(rows).seconds("aten::sum", ((4, 8),), "float32") == pytest.approx(20e-6)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +229,24 @@ def test_ranks_get_the_gpu_in_variables_and_nothing_without_one(tmp_path):
     found = gpu_variables(scenario(gpu="l40s", kernels=str(tmp_path / "kernels.csv")).program, 3)
     assert models.of_text(found.pop("LONGHAUL_GPU_MODEL")) == models.MODELS["l40s"]
     assert found == {"LONGHAUL_GPU_KERNELS": str(tmp_path / "kernels.csv"), "LONGHAUL_GPU_REPORT": "gpu-3.json"}
+
+
+def test_a_run_reads_the_accounts_of_its_ranks_and_notes_what_they_do_not_know(tmp_path):
+    clock = Clock()
+    assert "no rank was charged the time of program.gpu" in next(gpu_accounts.notes(gpu_accounts.read(tmp_path, 4)))
+    for rank, unknown_ns in ((0, 4_000), (2, 10_000)):
+        accounts = Accounts(Device(lambda: clock.ns, clock.sleep))
+        accounts.add("aten::mm", 96_000, 1e6, 10)
+        accounts.add("mine::kernel", unknown_ns, 0, 10)
+        accounts.unknown.add("mine::kernel")
+        accounts.end(str(tmp_path / f"gpu-{rank}.json"))
+    (tmp_path / "gpu-1.json").write_text('{"charged_s": "the script\'s own"}')
+    found = gpu_accounts.read(tmp_path, 4)
+    assert [one["rank"] for one in found] == [0, 2]
+    assert found[1]["charged_s"] == pytest.approx(106e-6) and found[0]["unknown"] == ["mine::kernel"]
+    (note,) = gpu_accounts.notes(found)
+    assert note.startswith("rank 2's GPU was charged 9.4% of its time") and "(mine::kernel)" in note
+    assert list(gpu_accounts.notes(found[:1])) == []
 
 
 def test_without_the_variable_nothing_is_imported_and_a_collective_waits_for_nothing():

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import costs
 from .accounting import Accounts
+from .devices import ON_HOST
 from .kernels import KernelTable
 from .models import Gpu
 from .streams import Device
@@ -15,6 +16,12 @@ from .streams import Device
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _NO_COLLECTIVE = ("wait_tensor", "_resize_storage_")
 _UNCHARGED = ("prim", "prims", "profiler", "debugprims", "symm_mem", "inductor")
+
+
+def _is_host_only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    tensors = costs.tensors_of((args, kwargs))
+    first = next(tensors, None)
+    return first is not None and hasattr(first, ON_HOST) and all(hasattr(one, ON_HOST) for one in tensors)
 
 
 class Charging(TorchDispatchMode):
@@ -51,6 +58,8 @@ class Charging(TorchDispatchMode):
         out = func(*args, **kwargs)
         if func.namespace in _UNCHARGED or data.get_worker_info() is not None:
             return out  # a worker that loads data computes on the host
+        if _is_host_only(args, kwargs):
+            return out
         if not costs.has_no_kernel(func):
             self._charge(func, args, kwargs, out)
         if costs.blocks_host(func, args):

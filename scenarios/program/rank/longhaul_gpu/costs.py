@@ -27,9 +27,10 @@ def _names(*lines: str) -> frozenset[str]:
 
 
 _NO_KERNEL = _names(
-    "_local_scalar_dense _unsafe_view alias as_strided detach empty empty_like empty_permuted empty_strided equal",
+    "_local_scalar_dense _unsafe_view alias as_strided detach empty empty_like empty_permuted empty_strided",
     "is_same_size lift lift_fresh new_empty new_empty_strided record_stream resize_ set_ set_data _reshape_alias",
-    "_has_compatible_shallow_copy_type is_pinned _pin_memory _debug_has_internal_overlap",
+    "_has_compatible_shallow_copy_type is_pinned _pin_memory unsafe_split",
+    "unsafe_chunk unsafe_split_with_sizes _debug_has_internal_overlap",
 )
 """Operations that only make or describe tensors, beside views."""
 
@@ -51,7 +52,7 @@ _MOVES_BYTES = _names(
     "_adaptive_avg_pool2d_backward _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ all amax amin",
     "aminmax any arange argmax argmin avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d batch_norm_backward",
     "bernoulli binary_cross_entropy bincount bucketize cat clone col2im concat constant_pad_nd contiguous",
-    "convert_element_type copy copy_ count_nonzero cummax cummin cumprod cumsum diag_embed diff dist dropout",
+    "convert_element_type copy copy_ count_nonzero cummax cummin cumprod cumsum diag_embed diff dist dropout equal",
     "embedding embedding_dense_backward expand_copy exponential_ eye fill_ flip full full_like gather glu",
     "glu_backward histc im2col index index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_put",
     "index_put_ _index_put_impl_ index_select isin kthvalue l1_loss linalg_vector_norm linspace logcumsumexp",
@@ -86,7 +87,8 @@ class Cost(NamedTuple):
 
 def has_no_kernel(func: Any) -> bool:
     """Return whether an operation launches no kernel: a view, or an empty tensor."""
-    return bool(func.is_view) or func._overloadpacket.__name__ in _NO_KERNEL
+    is_view = func.is_view or torch.Tag.inplace_view in func.tags
+    return bool(is_view) or func._overloadpacket.__name__ in _NO_KERNEL
 
 
 def blocks_host(func: Any, args: Any) -> bool:
@@ -150,6 +152,7 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) 
     is_known = (
         is_counted
         or name in _MOVES_BYTES
+        or name.removesuffix("_") in _MOVES_BYTES
         or func.namespace == "fsdp"  # copies into and out of what FSDP2 sends
         or name.startswith(("_foreach_", "_fused_"))
         or any(tag in func.tags for tag in _MARKS)

@@ -12,13 +12,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from .cuda_streams import Event, Stream, StreamContext, current_stream, set_stream
-from .devices import as_cpu, is_cuda
+from .devices import ON_HOST, as_cpu, is_cuda
 from .models import Gpu
 from .streams import Device
 
 _GPU = torch.device("cuda", 0)
 _READS = frozenset(("numpy", "tolist", "__repr__", "__array__"))
-_ON_HOST, _PINNED = "_longhaul_on_host", "_longhaul_pinned"  # marks of tensors
+_PINNED = "_longhaul_pinned"  # an attribute of tensors, as ON_HOST
 _DEVICE, _IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__
 _IDLE = """init empty_cache ipc_collect manual_seed manual_seed_all seed seed_all set_rng_state set_rng_state_all
 reset_peak_memory_stats reset_max_memory_allocated reset_max_memory_cached reset_accumulated_memory_stats
@@ -37,6 +37,12 @@ def serve(gpu: Gpu, device: Device) -> "Redirected":
     torch.Generator = _Generator
     torch.Tensor.pin_memory = _pinned
     torch.Tensor.is_pinned = lambda self, *_, **__: hasattr(self, _PINNED)
+    to = torch.nn.Module.to
+
+    def module_to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return to(self, *map(mode.mapped, args[:1]), *args[1:], **mode.in_arguments(kwargs))
+
+    torch.nn.Module.to = functools.wraps(to)(module_to)
     context = _device.DeviceContext
     made = context.__init__
     context.__init__ = functools.wraps(made)(lambda self, where: made(self, mode.mapped(where)))
@@ -65,6 +71,10 @@ class Redirected(TorchFunctionMode):
         self._is_used = self._is_used or is_cuda(value)
         return as_cpu(value)
 
+    def in_arguments(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return named arguments with a `cuda` device mapped."""
+        return {**kwargs, "device": self.mapped(kwargs["device"])} if "device" in kwargs else kwargs
+
     def use(self) -> None:
         """Remember that the script uses a `cuda` device."""
         self._is_used = True
@@ -85,25 +95,30 @@ class Redirected(TorchFunctionMode):
             return _arrived(args[0], copy=False)
         if name in _READS:
             self._device.wait(self._device.current.end_ns)
-        if "device" in kwargs:
-            kwargs["device"] = self.mapped(kwargs["device"])
+        kwargs = self.in_arguments(kwargs)
+        if name == "get_device" and self._is_used and not _called_by_torch(2):
+            return -1 if hasattr(args[0], ON_HOST) else 0
         if name == "type" and len(args) > 1 and isinstance(args[1], str):
             args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
         out = func(*args, **kwargs)
+        if name == "tensor" and str(kwargs.get("device", "cpu")) == "cpu" and _module(2).startswith("torch.optim"):
+            setattr(out, ON_HOST, True)  # the counter of steps, which optimizers keep on the host
         return self._on_host(out, args[0]) if name == "cpu" else out
 
     def _attribute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._is_used or func not in (_DEVICE, _IS_CUDA) or _called_by_torch(3):
             return func(*args, **kwargs)
-        on_host = args[0].is_meta or hasattr(args[0], _ON_HOST)
+        on_host = args[0].is_meta or hasattr(args[0], ON_HOST)
         if func == _IS_CUDA:
             return not on_host
         return func(*args) if on_host else _GPU
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = next((one for one in (*args[1:], kwargs.get("device")) if isinstance(one, (str, torch.device))), None)
-        kwargs = {name: self.mapped(value) for name, value in kwargs.items()}
-        out = func(args[0], *map(self.mapped, args[1:]), **kwargs)
+        tensor, *rest = args
+        given = kwargs.get("device", rest[0] if rest else None)
+        given = given if is_cuda(given) or isinstance(given, (str, torch.device)) else None
+        rest[:1], kwargs = map(self.mapped, rest[:1]), self.in_arguments(kwargs)
+        out = func(tensor, *rest, **kwargs)
         if is_cuda(given):
             return _arrived(out, copy=out is args[0] and hasattr(out, _PINNED))
         if given is not None and str(given) == "cpu":
@@ -112,18 +127,18 @@ class Redirected(TorchFunctionMode):
 
     def _on_host(self, out: Any, source: Any, *, waits: bool = True) -> Any:
         """Return a copy of a tensor of the GPU on the host, for which the host waits."""
-        if not self._is_used or hasattr(source, _ON_HOST):
+        if not self._is_used or hasattr(source, ON_HOST):
             return out
         if waits:
             self._device.wait(self._device.current.end_ns)
         copied = out.clone() if out is source else out
-        setattr(copied, _ON_HOST, True)
+        setattr(copied, ON_HOST, True)
         return copied
 
 
 def _arrived(tensor: Any, *, copy: bool) -> Any:
     """Return a tensor as one on the GPU: the same, unless the host's is to be used again, as pinned memory is."""
-    if copy or hasattr(tensor, _ON_HOST):
+    if copy or hasattr(tensor, ON_HOST):
         return tensor.clone()
     return tensor
 
@@ -135,8 +150,14 @@ def _pinned(self: Any, *_: Any, **__: Any) -> Any:
 
 def _called_by_torch(depth: int) -> bool:
     """Return whether the caller is code of torch, or of a backend of it: `depth` frames above this one."""
-    module = str(sys._getframe(depth).f_globals.get("__name__", ""))
-    return module.partition(".")[0] in ("torch", "longhaul_torch")
+    return _module(depth + 1).partition(".")[0] in ("torch", "longhaul_torch")
+
+
+def _module(depth: int) -> str:
+    frame: Any = sys._getframe(depth)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "torch.utils._device":
+        frame = frame.f_back  # `with torch.device(...)` stands between
+    return str(frame.f_globals.get("__name__", ""))
 
 
 class _Generator(torch._C.Generator):
@@ -179,7 +200,7 @@ def _serve_module(gpu: Gpu, device: Device, mode: Redirected) -> None:
         setattr(cuda, name, _answering(answer))
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         setattr(cuda, name, _not_counted(0))
-    cuda.memory_stats = _not_counted({})
+    cuda.memory_stats, cuda.memory_snapshot = _not_counted({}), _not_counted([])
     cuda.memory_summary = _not_counted("")
 
     def set_device(device: Any) -> None:

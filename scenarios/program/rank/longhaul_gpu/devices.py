@@ -4,11 +4,16 @@ from typing import Any
 
 import torch
 
+ON_HOST = "_longhaul_on_host"
+"""The attribute by which a tensor is known to be the host's: nothing that is done with it alone is charged."""
+
 
 def is_cuda(value: Any) -> bool:
-    """Return whether a value names a `cuda` device: a torch.device, or text."""
+    """Return whether a value names a `cuda` device: a torch.device, text, or a number."""
     if isinstance(value, torch.device):
         return bool(value.type == "cuda")
+    if isinstance(value, int):
+        return not isinstance(value, bool)
     return isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
 
 

@@ -8,7 +8,8 @@ aten::mm,"[[4096, 768], [768, 3072]]",bfloat16,31.5
 aten::gelu,,,12.0
 
 Without shapes a row holds for all shapes, without dtype for all dtypes; the most specific row counts. Shapes are those
-of an operation's tensors in the order of its arguments, lists of tensors included; scalars ([]) are left out.
+of an operation's tensors in the order of its arguments, lists of tensors included; scalars ([]) are left out, and rows
+that differ only in them count with their mean.
 """
 
 import csv
@@ -55,7 +56,8 @@ def parse(lines: Iterable[str]) -> KernelTable:
     header = [name.strip() for name in next(rows, [])]
     if sorted(header) != sorted(COLUMNS):
         raise ValueError(f"line 1 is {','.join(header)[:80]!r}; allowed: the columns {', '.join(COLUMNS)}")
-    times_s = dict[tuple[str, Shapes | None, str], float]()
+    times_s = dict[tuple[str, Shapes | None, str], list[float]]()
+    seen = set[tuple[str, str, str]]()
     for row in rows:
         if not row:
             continue
@@ -68,12 +70,14 @@ def parse(lines: Iterable[str]) -> KernelTable:
             raise ValueError(f'{where} has no operation; allowed: a name such as "aten::mm"')
         operation = operation if "::" in operation else f"aten::{operation}"
         key = operation, _shapes(values["shapes"], where), values["dtype"].removeprefix("torch.")
-        if key in times_s:
+        written = operation, values["shapes"], key[2]
+        if written in seen:
             raise ValueError(f"{where} repeats the operation, shapes and dtype of a line before it; allowed: each once")
-        times_s[key] = _microseconds(values["us"], where) * 1e-6
+        seen.add(written)
+        times_s.setdefault(key, []).append(_microseconds(values["us"], where) * 1e-6)
     if not times_s:
         raise ValueError("there is no row; allowed: one row or more below the names of the columns")
-    return KernelTable(times_s)
+    return KernelTable({key: sum(times) / len(times) for key, times in times_s.items()})
 
 
 def _microseconds(text: str, where: str) -> float:
