@@ -98,6 +98,10 @@ def test_the_most_specific_row_of_a_table_of_kernels_counts():
 def test_rows_that_differ_only_in_scalars_count_with_their_mean():
     rows = ("operation,shapes,dtype,us", 'sum,"[[4, 8], []]",,10', 'sum,"[[4, 8], [], []]",,30')
     assert kernels.parse(rows).seconds("aten::sum", ((4, 8),), "float32") == pytest.approx(20e-6)
+    of_profiler = kernels.parse((rows[0], 'aten::cat,"[[], []]",float32,10', "aten::cat,,,20"))
+    shapes = ((2, 2), (2, 2))
+    assert of_profiler.seconds("aten::cat", shapes, "float32", unlisted=()) == pytest.approx(10e-6)
+    assert of_profiler.seconds("aten::cat", shapes, "float16", unlisted=()) == pytest.approx(20e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,26 @@
 """Charges every operation of torch to the GPU's current stream."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch import Tensor
 from torch.utils import data
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import costs
 from .accounting import Accounts
 from .devices import ON_HOST
-from .kernels import KernelTable
+from .kernels import KernelTable, Shapes
 from .models import Gpu
 from .streams import Device
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _NO_COLLECTIVE = ("wait_tensor", "_resize_storage_")
 _UNCHARGED = ("prim", "prims", "profiler", "debugprims", "symm_mem", "inductor")
+
+
+def _shapes(tensors: Iterable[Any]) -> Shapes:
+    return tuple(tuple(one.shape) for one in tensors if one.dim())
 
 
 def _is_host_only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -71,10 +76,10 @@ class Charging(TorchDispatchMode):
         cost = costs.cost_of(func, args, kwargs, out)
         seconds = None
         if self._kernels is not None and self._kernels.has(operation):
-            tensors = list(costs.tensors_of((args, kwargs)))
-            shapes = tuple(tuple(one.shape) for one in tensors if one.dim())
+            shapes = _shapes(costs.tensors_of((args, kwargs)))
+            unlisted = _shapes(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
             dtype = "float32" if cost.dtype == "tf32" else cost.dtype
-            seconds = self._kernels.seconds(operation, shapes, dtype)
+            seconds = self._kernels.seconds(operation, shapes, dtype, unlisted=unlisted)
         if seconds is None:
             took_ns = self._device.busy(self._gpu.seconds(cost.flops, cost.moved_bytes, cost.dtype))
             if not cost.is_known:

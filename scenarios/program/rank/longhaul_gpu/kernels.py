@@ -37,16 +37,13 @@ class KernelTable:
         """Return whether any row is of this operation ("aten::mm")."""
         return operation in self._operations
 
-    def seconds(self, operation: str, shapes: Shapes, dtype: str) -> float | None:
-        """Return the time of an operation in s, None if no row holds for it. `shapes` are without those of scalars."""
-        for key in (
-            (operation, shapes, dtype),
-            (operation, shapes, ""),
-            (operation, None, dtype),
-            (operation, None, ""),
-        ):
-            if key in self._times_s:
-                return self._times_s[key]
+    def seconds(self, operation: str, shapes: Shapes, dtype: str, *, unlisted: Shapes | None = None) -> float | None:
+        """Return the time of an operation in s, None if no row holds for it. `shapes` are without those of scalars;
+        `unlisted` are those without lists of tensors, which torch.profiler leaves out."""
+        for known in (shapes, shapes if unlisted is None else unlisted, None):
+            for kind in (dtype, ""):
+                if (operation, known, kind) in self._times_s:
+                    return self._times_s[operation, known, kind]
         return None
 
 
