@@ -661,7 +661,7 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         ),
         (["--exec", "true", "--set", "program.date=2026-01-01"], "2026-01-01 is a date or a time; allowed: host, or a"),
         (["--exec", "true", "--set", "program.date=today"], '"today" is not allowed; allowed: host, or a date'),
-        (["--exec", "true", "--set", "program.date=1970-01-01T00:00:00"], '1970-01-01 00:00:00 is not allowed'),
+        (["--exec", "true", "--set", "program.date=1970-01-01T00:00:00"], "1970-01-01 00:00:00 is not allowed"),
         (["--exec", "true", "--set", "program.memory='1 B'"], 'program.memory: "1 B" is too small'),
         (["--exec", "true", "--set", "program.memory='2 MB'"], 'program.memory: "2 MB" is too little for the ranks'),
         (["--exec", "true", "--set", "program.memory='7999999 B'"], 'allowed: "8 MB" or more'),
