@@ -650,7 +650,6 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         (["--exec", "true", "--policy", "mine.py"], 'mine.py" is not understood; allowed: FILE:NAME'),
         (["--exec", "true", "--set", 'program.message="0 B"'], 'program.message: "0 B" is zero'),
         (["--exec", "printf \udcff"], "is not allowed; allowed: a command for the shell"),
-        (["--exec", "true", "--set", "fabric.routing=te"], "are not known; allowed: another fabric.routing"),
         (["--exec", "true", "--cli"], "--cli cannot be combined with --exec"),
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8; allowed: 0 to 7"),
         (["--exec", "true", "--set", "program.ranks=[1,1]"], "[1, 1] is not allowed"),
