@@ -131,7 +131,7 @@ class CollectiveServer:
 
     def _accepting(self, rank: int) -> Callable[[], None]:
         def accept() -> None:
-            with suppress(BlockingIOError, ConnectionError):
+            with suppress(OSError):  # it has gone again, or there are no descriptors left for it
                 accepted, _ = self._listeners[rank].accept()
                 accepted.setblocking(False)
                 connection = _Connection(rank, accepted)
@@ -204,7 +204,7 @@ class CollectiveServer:
         elif message.get("tell") == "ended":
             self._end(members, number, rank, message)
         elif message.get("tell") == "failed":
-            members.collectives.pop(number, None)
+            self._fail(members, number, {**message, "rank": connection.rank})
         else:
             raise CollectiveRefusedError('neither "ask" is "group" or "plan", nor "tell" "ended" or "failed"')
         return None
@@ -288,6 +288,13 @@ class CollectiveServer:
             for connection, rank in waiting:
                 self._answer(members, collective, connection, rank)
 
+    def _fail(self, members: _Members, number: int, message: Mapping[str, Any]) -> None:
+        """Give a collective up that has failed on a rank: those that wait for its paths fail, too."""
+        collective = members.collectives.pop(number, None)
+        for connection, _ in () if collective is None else collective.waiting:
+            why = str(message.get("why"))[:_MAX_NAME]
+            self._send(connection, {"error": f"the collective has failed on rank {message['rank']}: {why}"})
+
     def _end(self, members: _Members, number: int, rank: int, message: Mapping[str, Any]) -> None:
         collective = members.collectives.get(number)
         if collective is None:
@@ -302,7 +309,7 @@ class CollectiveServer:
         times = [*collective.times_ns.values()]
         begun_ns, ended_ns = max(begun for _, begun, _ in times), max(ended for _, _, ended in times)
         request, planned = collective.request, collective.planned
-        members.group.ended(request, (ended_ns - begun_ns) / 1e9)
+        members.group.ended(request, planned.number, (ended_ns - begun_ns) / 1e9)
         self._record(
             {
                 "ranks": members.ranks,
@@ -345,7 +352,7 @@ def _whole(message: Mapping[str, Any], name: str, least: int, most: int) -> int:
 
 def _request(message: Mapping[str, Any], ranks: int) -> Request:
     kind = message.get("kind")
-    if kind not in ALGORITHMS:
+    if not isinstance(kind, str) or kind not in ALGORITHMS:
         raise CollectiveRefusedError(f'"kind" is {str(kind)[:60]}; allowed: {", ".join(ALGORITHMS)}')
     return Request(
         kind=kind,

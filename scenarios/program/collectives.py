@@ -72,13 +72,14 @@ class Surroundings:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """The plan of a collective: its workload, and `placement`, the rank of the group at each place.
+    """The plan of a collective, the policy's `number`: its workload, and `placement`, the group's rank at each place.
 
     `crossings` has the path of every two GPUs between which it sends over the WAN, by their numbers in the fabric;
     `is_directed` tells whether the policy has chosen these paths at all. `predicted_s` is the time of the collective
     alone under the present rates; None where the fabric's routing spreads connections by their ports.
     """
 
+    number: int
     workload: Workload
     placement: tuple[int, ...]
     crossings: Mapping[tuple[int, int], int]
@@ -161,6 +162,7 @@ class _Family:
         self._count += 1
         pairs = chooser.crossings(placement)
         return Planned(
+            number=self._count - 1,
             workload=wanted,
             placement=tuple(self._rank_of[self.gpus[rank]] for rank in placement.tolist()),
             crossings={(self.gpus[a], self.gpus[b]): int(path[flow]) for (a, b), flow in pairs.items()},
@@ -170,10 +172,10 @@ class _Family:
             predicted_s=predicted_s,
         )
 
-    def ended(self, seconds: float) -> None:
-        """Show the policy how long the last collective that was planned took."""
+    def ended(self, number: int, seconds: float) -> None:
+        """Show the policy how long a collective took. The next one may have been planned already."""
         if self._player is not None:
-            self._player.ended(_Completed(self._count - 1, np.array([seconds])))
+            self._player.ended(_Completed(number, np.array([seconds])))
 
     def _sized(self, size_bytes: int, unit_bytes: int) -> Workload:
         """Return the workload of a size, with slots of whole elements."""
@@ -228,9 +230,9 @@ class Group:
         """Decide before the next collective; raises CollectiveRefusedError."""
         return self._family(request).plan(request)
 
-    def ended(self, request: Request, seconds: float) -> None:
-        """Show the policy how long a collective took."""
-        self._family(request).ended(seconds)
+    def ended(self, request: Request, number: int, seconds: float) -> None:
+        """Show the policy how long the collective of this number (`Planned`) took."""
+        self._family(request).ended(number, seconds)
 
     def _family(self, request: Request) -> _Family:
         key = request.kind, request.root if request.kind in ROOTED else 0

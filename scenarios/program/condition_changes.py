@@ -279,9 +279,10 @@ class ProgramTimeline:
         self._given |= paths
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, initializer=make_timers_exact)
-        before, given = self.messages, dict(self._given)
+        given = dict(self._given)
 
         def install() -> int:
+            before = self.messages
             self._install(self._chosen_bps, self._best, self._avoided, is_choice=True, given=given)
             return self.messages - before
 

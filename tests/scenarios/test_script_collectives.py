@@ -329,6 +329,9 @@ def test_a_controller_that_fails_ends_the_collective_with_its_sentence(served):
             "asks for allreduce of 8,192 bytes as its collective 0, and another rank for ",
         ),
         ({**ASK, "kind": "allsum"}, '"kind" is allsum; allowed: allgather, '),
+        ({**ASK, "kind": []}, '"kind" is []; allowed: allgather, '),
+        ({**ASK, "kind": None}, '"kind" is None; allowed: allgather, '),
+        ({**ASK, "root": {}}, '"root" is {}; allowed: 0 to 1'),
         ({**ASK, "bytes": 0}, '"bytes" is 0; allowed: 1 to '),
         ({**ASK, "bytes": "1"}, '"bytes" is 1; allowed: 1 to '),
         ({**ASK, "root": 2}, '"root" is 2; allowed: 0 to 1'),
@@ -410,3 +413,31 @@ def test_ranks_wait_for_new_paths_as_long_as_the_controllers_messages_take(tmp_p
         assert (int(row["openflow_messages"]) > 0) == is_new
         # Each stage of messages goes to a switch and is confirmed: a round trip of 6 ms.
         assert 6 <= wait_ms < 40 if is_new else wait_ms < 0.001
+
+
+# --- what was found by attacking it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("routing", ["ecmp", "spray"])
+def test_groups_of_some_sites_are_planned_where_the_fabric_spreads_flows(routing):
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2, 2), routing=routing))
+    for gpus in ([2, 3, 4, 5], [0, 1, 4, 5], [5, 0]):
+        ours = group(gpus, mode="ccl", fabric=fabric, pieces=1)
+        for kind in ("allreduce", "broadcast", "alltoall"):
+            planned = ours.plan(Request(kind, 1_000_000, 4, len(gpus) - 1))
+            assert sorted(planned.placement) == [*range(len(gpus))]
+            sites = [{fabric.gpus[gpu].site for gpu in pair} for pair in planned.crossings]
+            ends = [{fabric.paths[path].src_site, fabric.paths[path].dst_site} for path in planned.crossings.values()]
+            assert ends == sites
+
+
+def test_a_collective_that_fails_on_a_rank_fails_on_those_that_wait_for_its_paths(served):
+    run = served(mode="joint")
+    for rank in range(2):
+        run.say(rank, ask="group", group="w", ranks=[0, 1])
+        assert run.say(rank, **ASK) == []
+    run.say(0, tell="failed", group="w", number=0, kind="allreduce", why="a timeout")
+    assert run.answers(1) == [{"error": "the collective has failed on rank 0: a timeout"}]
+    run.paths.futures[0].set_result(1)
+    assert run.answers(1) == []
+    assert run.server.unfinished() == 0

@@ -32,15 +32,24 @@ def part_of(fabric: Fabric, gpus: Sequence[int]) -> Fabric:
         raise ValueError(
             f"the GPUs {list(gpus)} are not in the order of their sites; allowed: one site after the other"
         )
-    count = len(sites)
+    count, number = len(sites), {site: index for index, site in enumerate(sites)}
+    # Those of other sites keep their indices, and lead nowhere here.
+    paths = [
+        replace(path, src_site=number.get(path.src_site, -1), dst_site=number.get(path.dst_site, -1))
+        for path in fabric.paths
+    ]
     between = {
-        (a, b): fabric.paths_between.get((sites[a], sites[b]), ()) for a in range(count) for b in range(count) if a != b
+        (a, b): tuple(paths[path.index] for path in fabric.paths_between.get((sites[a], sites[b]), ()))
+        for a in range(count)
+        for b in range(count)
+        if a != b
     }
     sizes = tuple(sum(gpu.site == site for gpu in members) for site in range(count))
     return replace(
         fabric,
         spec=replace(fabric.spec, gpus_per_site=sizes),
         gpus=tuple(members),
+        paths=tuple(paths),
         paths_between=between,
         site_cycle=first_cycle(count, between),
     )

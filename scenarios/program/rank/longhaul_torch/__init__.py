@@ -17,5 +17,5 @@ def load() -> None:
     register()
 
 
-if find_spec("torch") is not None:
+if (found := find_spec("torch")) is not None and found.origin is not None:  # a mere folder has no origin
     load()

@@ -197,6 +197,7 @@ def _run(words: list[str]) -> None:
     if first == "-m":
         import runpy
 
+        _main_module(None)
         sys.argv = ["-m", *rest[1:]]
         sys.path.insert(0, os.getcwd())
         runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
