@@ -171,3 +171,22 @@ print("LONGHAUL" in dist.Backend._plugins, dist.Backend.default_device_backend_m
         check=True,
     )
     assert ended.stdout.splitlines() == [f"False {not environment} False", "True gloo"]
+
+
+ATTACHES = """
+import datetime, torch, torch.distributed as dist
+dist.init_process_group("longhaul", timeout=datetime.timedelta(seconds=60))
+def after(future):
+    again = future.value()[0] * 2
+    dist.all_reduce(again)
+    return again
+work = dist.all_reduce(torch.ones(4), async_op=True)
+print(work.get_future().then(after).wait().tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_what_is_attached_to_a_future_may_issue_a_collective_and_wait_for_it(python: Path, tmp_path: Path) -> None:
+    for one in run_ranks(python, ["-c", ATTACHES], ranks=2, folder=tmp_path / "run"):
+        assert one.status == 0, one.err
+        assert one.out.split("\n")[0] == "[8.0, 8.0, 8.0, 8.0]"

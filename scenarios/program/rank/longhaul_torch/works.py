@@ -1,9 +1,11 @@
 """What torch gets for a piece of work that a group has begun: a handle to wait for."""
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -11,6 +13,33 @@ from torch.futures import Future
 
 from . import computing
 from .errors import ranks_text
+
+
+class _Callbacks:
+    """A thread that settles futures.
+
+    What a script has attached to one may issue a collective and wait for it, which the group's own thread never ended.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have the thread do this after all before it."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():  # the first job, or the first in a fork
+                self._thread = threading.Thread(target=self._run, name="longhaul-futures", daemon=True)
+                self._thread.start()
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        while True:
+            self._jobs.get()()
+
+
+_CALLBACKS = _Callbacks()
 
 
 class Work(dist._Work):
@@ -39,7 +68,7 @@ class Work(dist._Work):
             self._done.set()
             future = self._future
         if future is not None:
-            self._settle(future)
+            _CALLBACKS.put(partial(self._settle, future))
 
     def _settle(self, future: Any) -> None:
         if self._error is None:
