@@ -489,8 +489,9 @@ def _nearest_key(name: str, table: str) -> str:
     if plain in _ONLY_OPTIONS:
         return f" (did you mean the option --{plain}?)"
     of_table = [known for known, keys in by_name.items() if f"{table}.{known}" in keys]
-    # a name that fits exactly, then a similar one of the table, then a similar one of any table
-    close = [plain] if plain in by_name else get_close_matches(plain, of_table, n=1, cutoff=0.75)
+    # a nearly equal name of the table, then an equal one of any, a similar one of the table, and a similar one of any
+    close = get_close_matches(plain, of_table, n=1, cutoff=0.85)
+    close = close or ([plain] if plain in by_name else get_close_matches(plain, of_table, n=1, cutoff=0.75))
     close = close or get_close_matches(plain, [*by_name], n=1, cutoff=0.6)
     if not close:
         return ""
