@@ -20,7 +20,7 @@ MAY_IMPORT = {
 }
 RANK = ROOT / "scenarios" / "program" / "rank"
 FILES = {"README.md", "pyproject.toml", "Vagrantfile", "LICENSE", ".gitignore"}
-TOP_LEVEL = {*FILES, ".ci", "docs", "examples", "tests", *PACKAGES}
+TOP_LEVEL = {*FILES, ".ci", "docs", "tests", *PACKAGES}
 
 
 @cache

@@ -56,6 +56,7 @@ time.sleep(100)
 """
 
 SHELL = """
+ulimit -n 3000
 PY tells.py a; echo "status $?"
 [ $RANK = 1 ] || exit 0
 PY tells.py a 7; echo "status $?"

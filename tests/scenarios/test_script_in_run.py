@@ -91,7 +91,7 @@ def test_a_training_script_is_the_same_to_the_ns_in_every_run_and_faster_where_i
 
     def run(name: str) -> list[dict[str, str]]:
         command = ("--modes", "base,joint", "--gpus", "4", *options, "--json", "--out", name)
-        ended("paper", *command, "--exec", f"{python} {PROJECT}/examples/train.py", cwd=tmp_path)
+        ended("paper", *command, "--exec", f"{python} {PROJECT}/docs/examples/train.py", cwd=tmp_path)
         return [*collectives(tmp_path / name / "1"), *collectives(tmp_path / name / "2")]
 
     first = run("first")

@@ -15,7 +15,6 @@ from .streams import DEVICE
 ACCOUNTS = Accounts(DEVICE)
 """The accounts of this process."""
 
-_PRELOADING = "LONGHAUL_ZYGOTE"
 _active = list[object]()  # keeps the modes alive
 
 
@@ -38,17 +37,16 @@ def activate() -> None:
         one.__enter__()
         _active.append(one)
 
-    folder = Path.cwd()  # the script may go elsewhere
-    # A process with preloaded modules activates, and ranks are forked from it (`program.preload`).
-    owner = None if os.environ.get(_PRELOADING) else os.getpid()
+    folder, owner = Path.cwd(), os.getpid()  # the script may go elsewhere, or fork
 
     def end() -> None:
-        if owner not in (None, os.getpid()):
-            return  # a fork that the script has made
+        if os.getpid() != owner:
+            return
         DEVICE.wait(DEVICE.end_ns)
         steps.tell()
         report = os.environ.get(REPORT)
-        ACCOUNTS.end(str(folder / report) if report else None)
+        # A launcher loads torch, too, and ends after the script: it would leave an account of nothing.
+        ACCOUNTS.end(str(folder / report) if report and ACCOUNTS.by_operation else None)
 
     atexit.register(end)
 

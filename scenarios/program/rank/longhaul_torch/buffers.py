@@ -6,7 +6,7 @@ Blocks belong to the places of a plan, and the plan's placement says which rank 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from .errors import GroupError
 from .execution import Slots
@@ -63,6 +63,19 @@ def _check_alike(tensors: Sequence[Tensor], like: Tensor, ranks: int, name: str)
 # --- whole buffers ----------------------------------------------------------------------------------------------------
 
 
+class _Parts(Protocol):
+    """The buffers of a collective on this rank, as `Collective` uses them."""
+
+    def slots(self, plan: Plan) -> Slots: ...
+    def finish(self, plan: Plan) -> None: ...
+    def alone(self) -> None: ...
+
+
+def _of(parts: _Parts, **fields: Any) -> Collective:
+    """Return the collective with these buffers, and with its other fields."""
+    return Collective(slots=parts.slots, finish=parts.finish, alone=parts.alone, **fields)
+
+
 class _Whole:
     """A collective whose buffer is one tensor, which is reduced if there is a reduction."""
 
@@ -96,14 +109,12 @@ def allreduce(tensor: Tensor, op: Any, ranks: int, name: str = "all_reduce") -> 
     """Return the AllReduce of a tensor. Raises ValueError for a reduction that there is not."""
     reduction = Reduction(op, tensor.dtype)
     whole = _Whole(tensor, reduction, is_loaded=True, is_mine=True)
-    return Collective(
+    return _of(
+        whole,
         name=name,
         kind="allreduce",
         size_bytes=_bytes(tensor),
         unit_bytes=_unit(tensor, adds=True),
-        slots=whole.slots,
-        finish=whole.finish,
-        alone=whole.alone,
         add=reduction.add,
     )
 
@@ -111,14 +122,12 @@ def allreduce(tensor: Tensor, op: Any, ranks: int, name: str = "all_reduce") -> 
 def broadcast(tensor: Tensor, root: int, rank: int) -> Collective:
     """Return the Broadcast of a tensor."""
     whole = _Whole(tensor, None, is_loaded=rank == root, is_mine=True)
-    return Collective(
+    return _of(
+        whole,
         name="broadcast",
         kind="broadcast",
         size_bytes=_bytes(tensor),
         unit_bytes=_unit(tensor, adds=False),
-        slots=whole.slots,
-        finish=whole.finish,
-        alone=whole.alone,
         root=root,
     )
 
@@ -127,14 +136,12 @@ def reduce(tensor: Tensor, op: Any, root: int, rank: int, ranks: int) -> Collect
     """Return the Reduce of a tensor, which other ranks than the root keep as it is. Errors as `allreduce`."""
     reduction = Reduction(op, tensor.dtype)
     whole = _Whole(tensor, reduction, is_loaded=True, is_mine=rank == root)
-    return Collective(
+    return _of(
+        whole,
         name="reduce",
         kind="reduce",
         size_bytes=_bytes(tensor),
         unit_bytes=_unit(tensor, adds=True),
-        slots=whole.slots,
-        finish=whole.finish,
-        alone=whole.alone,
         add=reduction.add,
         root=root,
     )
@@ -176,14 +183,12 @@ def allgather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, ranks: int) 
     """Return the AllGather of a tensor: outputs[r] is rank r's. Raises ValueError for tensors that differ."""
     _check_alike(outputs, tensor, ranks, "all_gather")
     gathered = _Gathered(outputs, tensor, rank)
-    return Collective(
+    return _of(
+        gathered,
         name="all_gather",
         kind="allgather",
         size_bytes=_bytes(tensor) * ranks,
         unit_bytes=_unit(tensor, adds=False),
-        slots=gathered.slots,
-        finish=gathered.finish,
-        alone=gathered.alone,
     )
 
 
@@ -205,14 +210,12 @@ def gather(outputs: Sequence[Tensor], tensor: Tensor, root: int, rank: int, rank
     if rank == root:
         _check_alike(outputs, tensor, ranks, "gather")
     gathered = _Gathered(outputs, tensor, rank)
-    return Collective(
+    return _of(
+        gathered,
         name="gather",
         kind="gather",
         size_bytes=_bytes(tensor) * ranks,
         unit_bytes=_unit(tensor, adds=False),
-        slots=gathered.slots,
-        finish=gathered.finish,
-        alone=gathered.alone,
         root=root,
     )
 
@@ -248,14 +251,12 @@ def scatter(output: Tensor, inputs: Sequence[Tensor], root: int, rank: int, rank
     if rank == root:
         _check_alike(inputs, output, ranks, "scatter")
     scattered = _Scattered(output, inputs, rank)
-    return Collective(
+    return _of(
+        scattered,
         name="scatter",
         kind="scatter",
         size_bytes=_bytes(output) * ranks,
         unit_bytes=_unit(output, adds=False),
-        slots=scattered.slots,
-        finish=scattered.finish,
-        alone=scattered.alone,
         root=root,
     )
 
@@ -287,14 +288,12 @@ def reduce_scatter(output: Tensor, inputs: Sequence[Tensor], op: Any, rank: int,
     _check_alike(inputs, output, ranks, "reduce_scatter")
     reduction = Reduction(op, output.dtype)
     scattered = _ReduceScattered(output, inputs, reduction, rank)
-    return Collective(
+    return _of(
+        scattered,
         name="reduce_scatter",
         kind="reducescatter",
         size_bytes=_bytes(output) * ranks,
         unit_bytes=_unit(output, adds=True),
-        slots=scattered.slots,
-        finish=scattered.finish,
-        alone=scattered.alone,
         add=reduction.add,
     )
 
@@ -370,14 +369,12 @@ def alltoall(outputs: Sequence[Tensor], inputs: Sequence[Tensor], rank: int, ran
     exchanged = _Exchanged(outputs, inputs, rank)
     unit = int(inputs[0].element_size())
     elements = -(-sum(one.numel() for one in inputs) // ranks) * ranks
-    return Collective(
+    return _of(
+        exchanged,
         name="all_to_all",
         kind="alltoall",
         size_bytes=max(elements, ranks) * unit,
         unit_bytes=unit,
-        slots=exchanged.slots,
-        finish=exchanged.finish,
-        alone=exchanged.alone,
     )
 
 

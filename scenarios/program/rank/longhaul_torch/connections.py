@@ -4,6 +4,7 @@ A process has one listener for all of its groups. Whoever connects begins with a
 """
 
 import errno
+import resource
 import selectors
 import socket
 import threading
@@ -115,6 +116,9 @@ class Listener:
     """Accepts connections for all groups of this process, in a thread of its own, at this address; raises OSError."""
 
     def __init__(self, host: str) -> None:
+        # A group takes two descriptors for each other rank, and a process has 1,024 unless it asks for more.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)

@@ -113,10 +113,12 @@ class Messages:
             while not self._wake.is_over:
                 try:
                     self._step(epoll, outs)
-                except GroupError as error:
-                    self._fail(error, "its point-to-point messages")
                 except Exception as error:
-                    self._fail(GroupError(str(error)), "its point-to-point messages")
+                    failure = error if isinstance(error, GroupError) else GroupError(str(error))
+                    self._fail(failure, "its point-to-point messages")
+                    for out in outs.values():  # shut down, and so for ever ready to be written to
+                        epoll.unregister(out)
+                    outs.clear()
             with self._lock:
                 self._is_over = True
             self._fail(ShutDown(), "its point-to-point messages")

@@ -14,6 +14,7 @@ import ctypes
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -131,6 +132,8 @@ def _stand_by(connection: socket.socket, user: User) -> dict[str, Any]:
         child = os.fork()
         if child == 0:
             os.setsid()  # otherwise a signal to its process group would reach those of other ranks
+            for kind, *limits in request["limits"]:
+                resource.setrlimit(kind, tuple(limits))
             _become(user)
             _tell(connection, pid=os.getpid())
             connection.close()

@@ -8,6 +8,7 @@ sitecustomize runs in any case.
 import array
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 
+_LIMITS = sorted({number for name, number in vars(resource).items() if name.startswith("RLIMIT_")})
 _SOCKET = "/run/longhaul-preload"
 _FORWARDED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
@@ -75,21 +77,27 @@ def _hand_over() -> None:
         "environment": dict(os.environ),
         "path": sys.path,
         "umask": _umask(),
+        "limits": [[kind, *resource.getrlimit(kind)] for kind in _LIMITS],
         "executable": sys.executable,
         "orig_argv": sys.orig_argv,
     }
+    # Otherwise a signal between the request and the handlers would start the program here, a second time.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     data = json.dumps(request).encode()
     rights = array.array("i", [0, 1, 2])
     try:
         connection.sendmsg([len(data).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     except OSError:  # one of the three is closed
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         return
     connection.sendall(data)
     pid = json.loads(answers.readline() or b"{}").get("pid")
     if pid is None:
         os._exit(1)  # the process with the modules has ended, as the run has
     for number in _FORWARDED:
-        signal.signal(number, lambda number, _: _pass_on(pid, number))
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: _pass_on(pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     for descriptor in rights:
         os.close(descriptor)  # so that a pipe ends when the program closes it
     status = json.loads(answers.readline() or b"{}").get("status", 1)

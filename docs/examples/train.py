@@ -1,7 +1,7 @@
 """A GPT that DistributedDataParallel trains, for CUDA and NCCL: nothing in it knows of Longhaul.
 
     .venv/bin/python scenarios/run.py --modes base,wan,ccl,joint --set program.gpu=h100 --set program.backend=longhaul \
-        --set 'program.preload=["torch"]' --set 'program.memory="8 GB"' --exec ".venv/bin/python examples/train.py"
+        --set 'program.preload=["torch"]' --set 'program.memory="8 GB"' --exec ".venv/bin/python docs/examples/train.py"
 """
 
 import os
