@@ -22,6 +22,7 @@ from scenarios.policies.lone_collective import seconds_alone
 from scenarios.policies.outcome import Outcome
 from scenarios.policies.play import Player
 from scenarios.policies.policy import MODES, Mode
+from scenarios.policies.situation import Action
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.pieces import fewest_pieces
 from topologies.errors import SpecError
@@ -76,7 +77,8 @@ class Planned:
 
     `crossings` has the path of every two GPUs between which it sends over the WAN, by their numbers in the fabric;
     `is_directed` tells whether the policy has chosen these paths at all. `predicted_s` is the time of the collective
-    alone under the present rates; None where the fabric's routing spreads connections by their ports.
+    alone under the present rates; None where the fabric's routing spreads connections by their ports, and where failed
+    cables cut the group off.
     """
 
     number: int
@@ -138,39 +140,68 @@ class _Family:
         self._workload = lru_cache(maxsize=256)(self._sized)
 
     def plan(self, request: Request) -> Planned:
-        """Decide before a collective; raises CollectiveRefusedError."""
+        """Decide before a collective; raises CollectiveRefusedError.
+
+        While failed cables cut the group off, nothing can be chosen: the collective waits on what is in force, as any
+        program does.
+        """
         group = self._group
         try:
             wanted = self._workload(request.size_bytes, request.unit_bytes)
-            chooser = self._chooser(wanted, group.mode)
-            if self._player is None:
-                every = group.spec.reembed_every
-                self._player = Player(group.mode, chooser, _Now(group.now), reembed_every=every)
-            player = self._player
-            player.face(chooser)
-            action = player.decide(self._count)
-            player.take(action)
-            placement = player.in_force.placement.ranks
-            routing = player.in_force.routing
-            if routing is None:
-                (path,) = chooser.paths(placement[None], group.now.believed_bps()[None], chosen=False)
-            else:
-                path = routing.path
-            predicted_s = self._predicted_s(chooser, placement, path)
+            player = self._facing(self._chooser(wanted, group.mode))
+            try:
+                action = player.decide(self._count)
+                placement, path = self._chosen(wanted, action)
+                predicted_s = self._predicted_s(wanted, placement, path)
+            except (NoPathError, ValueError):
+                if not group.now.dead():
+                    raise
+                action, placement, path, predicted_s = Action(), self._kept(wanted), None, None
         except (NoPathError, ScheduleError, ValueError, SpecError) as error:
             raise CollectiveRefusedError(f"{request} of {len(self.gpus)} ranks is not possible: {error}") from None
+        player.take(action)
         self._count += 1
-        pairs = chooser.crossings(placement)
+        crossings = dict[tuple[int, int], int]()
+        if path is not None:
+            pairs = self._chooser(wanted, group.mode).crossings(placement)
+            crossings = {(self.gpus[a], self.gpus[b]): int(path[flow]) for (a, b), flow in pairs.items()}
         return Planned(
             number=self._count - 1,
             workload=wanted,
             placement=tuple(self._rank_of[self.gpus[rank]] for rank in placement.tolist()),
-            crossings={(self.gpus[a], self.gpus[b]): int(path[flow]) for (a, b), flow in pairs.items()},
-            is_directed=routing is not None,
+            crossings=crossings,
+            is_directed=path is not None and player.in_force.routing is not None,
             reembedded=action.placement is not None,
             rerouted=action.routing is not None,
             predicted_s=predicted_s,
         )
+
+    def _facing(self, chooser: Chooser) -> Player:
+        """Return the player of this family, which decides about these choices next."""
+        if self._player is None:
+            every = self._group.spec.reembed_every
+            self._player = Player(self._group.mode, chooser, _Now(self._group.now), reembed_every=every)
+        self._player.face(chooser)
+        return self._player
+
+    def _chosen(self, wanted: Workload, action: Action) -> tuple[Ranks, Ranks]:
+        """Return the placement and the paths once an action is carried out; raises as `Player.decide` does."""
+        assert self._player is not None
+        in_force = self._player.in_force.after(action)
+        placement = in_force.placement.ranks
+        if in_force.routing is not None:
+            return placement, in_force.routing.path
+        rates_bps = self._group.now.believed_bps()[None]
+        (path,) = self._chooser(wanted, self._group.mode).paths(placement[None], rates_bps, chosen=False)
+        return placement, path
+
+    def _kept(self, wanted: Workload) -> Ranks:
+        """Return the placement that is in force, or ranks in order."""
+        assert self._player is not None
+        try:
+            return self._player.in_force.placement.ranks
+        except ValueError:  # it was to be chosen when it is first used, and there is none
+            return self._chooser(wanted, self._group.mode).in_order
 
     def ended(self, number: int, seconds: float) -> None:
         """Show the policy how long a collective took. The next one may have been planned already."""
@@ -209,8 +240,8 @@ class _Family:
     def _chooser(self, wanted: Workload, mode: Mode) -> Chooser:
         return Chooser(self._router, mode, wanted, self._group.spec.ring)
 
-    def _predicted_s(self, chooser: Chooser, placement: Ranks, path: Ranks) -> float | None:
-        group = self._group
+    def _predicted_s(self, wanted: Workload, placement: Ranks, path: Ranks) -> float | None:
+        group, chooser = self._group, self._chooser(wanted, self._group.mode)
         if ways_of(group.fabric, group.mode) is not None:
             return None
         shared = links_in_grain(group.fabric, group.now.dead())

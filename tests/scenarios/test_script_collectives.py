@@ -441,3 +441,33 @@ def test_a_collective_that_fails_on_a_rank_fails_on_those_that_wait_for_its_path
     run.paths.futures[0].set_result(1)
     assert run.answers(1) == []
     assert run.server.unfinished() == 0
+
+
+@pytest.mark.parametrize("mode", [*MODES])
+def test_a_collective_waits_on_what_is_in_force_while_its_sites_are_cut_off(mode):
+    rates_bps, delays_s = drawn(FABRIC, 1)
+    cut_bps = rates_bps.copy()
+    cut_bps[[link.index for link in FABRIC.links if link.kind == "wan"]] = 0.0
+    now = {"bps": cut_bps, "dead": frozenset({("s0b0", "s1b0")})}
+    ours = Group(
+        FABRIC,
+        Surroundings(
+            believed_bps=lambda: now["bps"],
+            true_bps=lambda: now["bps"],
+            dead=lambda: now["dead"],
+            mean_bps=rates_bps,
+            delays_s=delays_s,
+        ),
+        mode=MODES[mode],
+        spec=CollectiveSpec(pieces=1),
+        gpus=range(8),
+    )
+    request = Request("allreduce", 1_000_000, 4, 0)
+    first = ours.plan(request)
+    assert (first.placement, first.is_directed, first.predicted_s) == ((0, 1, 2, 3, 4, 5, 6, 7), False, None)
+    now |= {"bps": rates_bps, "dead": NO_CABLES}
+    back = ours.plan(request)
+    assert back.predicted_s > 0
+    assert back.is_directed == MODES[mode].reroutes
+    now |= {"bps": cut_bps, "dead": frozenset({("s0b0", "s1b0")})}
+    assert ours.plan(request).placement == back.placement
