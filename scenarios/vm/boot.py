@@ -95,7 +95,8 @@ def request(
     terminal: bool,
     stdin: bool,
 ) -> bytes:
-    """Return the request to the VM's init, which goes over the control console: shell code in base64, and a dot.
+    """Return the request to the VM's init, which goes over the control console: a line with a number of bytes, and
+    so many of shell code in base64.
 
     COMMAND's environment is exactly ``environment``. ``results`` is the one folder of the host that can be written.
     ``date_ns`` is the date at which COMMAND begins, in ns since 1970, by default the host's.
@@ -116,4 +117,5 @@ def request(
             f"launch() {{ exec {shlex.join([*words, *command])}; }}",
         )
     )
-    return base64.b64encode(os.fsencode(text)) + b"."
+    code = base64.b64encode(os.fsencode(text))
+    return b"%d\n%s" % (len(code), code)

@@ -3,7 +3,8 @@
 # discarded with the VM, requests COMMAND from the host over tty3, runs it, and reports its exit status over tty3.
 #   tty0  kernel messages    tty1  COMMAND's stdin (in frames) and stdout, or its terminal    tty2  COMMAND's stderr
 #   tty4  COMMAND's dialogue with the host, if it has one
-#   tty3  from the host: shell code in base64, up to a dot, that sets the variables used below (boot.py writes it)
+#   tty3  from the host: the number of bytes of what follows in a line, then shell code in base64, which sets the
+#         variables used below (boot.py writes it)
 #         to the host: `request`, then `ready`, then `exit STATUS`, or `error SENTENCE`
 set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -12,14 +13,18 @@ forever() { while :; do sleep 100000; done; } # the host ends the VM
 fail() { printf 'error %s\n' "$*" >&3; forever; }
 
 mount -t devtmpfs dev /dev && exec </dev/null >/dev/console 2>&1 3<>/dev/tty3 || exit 1
-# If this process waited for the host, virtual time would race ahead, by a different number of minutes in each boot. So
-# it polls without ever waiting. (The empty subshell lets the kernel's own threads run.) It sends a request first
-# because a console does not notice input that was sent before it was opened.
-stty raw -echo min 0 time 0 <&3
+# If all processes waited for the host, virtual time would race ahead, by a different number of minutes in each boot. So
+# two pass a line in a circle: one of them can always run, and all others take their turns. To poll here by starting
+# `cat` again and again made the numbers of processes, and the random numbers of all that followed, depend on how fast
+# the host was. A request is sent first because a console does not notice input that was sent before it was opened.
+stty raw -echo min 1 time 0 <&3
+mkfifo /dev/circle || fail "the pipe of the busy processes could not be made"
+cat </dev/circle | cat >/dev/circle & circle=$!
+echo >/dev/circle && rm /dev/circle
 echo request >&3
-request=
-until request=$request$(cat <&3) && [ "$request" != "${request%.}" ]; do (:); done # `read` would read single bytes
-request=$(printf %s "${request%.}" | base64 -d) && eval "$request" || fail "the request from the host is damaged"
+read -r length <&3 && request=$(head -c "$length" <&3)
+kill -KILL "$circle" && wait "$circle"
+request=$(printf %s "$request" | base64 -d) && eval "$request" || fail "the request from the host is damaged"
 
 # All file systems are mounted inside the new root before it becomes the root, so that nothing of the old root has to
 # stay visible. One `mount` mounts them all, because starting a program takes longer than its work.

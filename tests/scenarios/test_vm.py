@@ -20,7 +20,7 @@ import pytest
 
 from scenarios.program.session import RunState, failures, notes, result_of
 from scenarios.spec.load import load_scenario
-from scenarios.vm import resources, run
+from scenarios.vm import machine, resources, run
 from tests.conftest import AS_NOBODY, PROJECT, VM, WHO
 from tests.guest import mappings
 
@@ -172,6 +172,29 @@ def test_two_boots_take_identical_ideal_times_at_100_gbit_and_keep_vector_regist
     ideal_s = 8 * 8 * 2**20 / (100e9 * 1448 / 1514)
     steady = boots[0]["seconds"][4:]  # the congestion window has grown
     assert [statistics.median(steady), max(steady)] == pytest.approx([ideal_s] * 2, rel=0.01)
+
+
+def test_a_slow_host_changes_no_time_process_identifier_or_random_number_in_the_vm(
+    kernel_image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The VM's init asks for the command over a console. Open vSwitch, for one, sorts by identifiers that it draws from
+    random numbers and its own number, and what a failed link costs depends on that order."""
+    send, waits_s = machine.Console.send, iter((0.0, 0.05, 1.0))
+
+    def send_late(console: machine.Console, data: bytes = b"") -> None:
+        if data:
+            time.sleep(next(waits_s))
+        send(console, data)
+
+    monkeypatch.setattr(machine.Console, "send", send_late)
+    script = "echo $$; head -c 8 /dev/urandom | od -An -tx8; cut -d ' ' -f 1 /proc/uptime"
+    found = []
+    for _ in range(3):
+        out = io.BytesIO()
+        assert run(["sh", "-c", script], stdout=out) == 0
+        found.append(out.getvalue())
+    assert found[0] == found[1] == found[2] and found[0].endswith(b"\n0.00\n")
+    assert next(waits_s, None) is None  # each boot has waited
 
 
 def test_clocks_and_timeouts_of_processes_are_exact_in_virtual_time(vm: VM) -> None:
