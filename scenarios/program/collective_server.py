@@ -1,12 +1,15 @@
 """The run's end of the sockets at which ranks ask for their collectives (`rank/longhaul_torch`), in the VM.
 
 Each rank has a socket of its own, so that whoever asks is known. Questions and answers are JSON objects, one a line.
-{"ask": "group", "group": NAME, "ranks": [...]} announces a process group by its ranks of the program, and gets
-{"connect": BOOL}, whether to connect all of its ranks at once. {"ask": "plan", "group", "number", "kind", "bytes",
-"unit", "root"} asks for collective `number` of that group (`collectives.Request`), and gets {"plan": ID, "content"},
-or null as content if this rank has had it before. {"tell": "ended", "group", "number", "asked_ns", "begun_ns",
-"ended_ns"} tells when (CLOCK_MONOTONIC) the script asked for it, and when it began and ended on this rank. What cannot
-be had gets {"error": SENTENCE}.
+{"ask": "group", "group": NAME, "made": TEXT, "ranks": [...]} announces a process group by its ranks of the program and
+a text that all of them know and that no group of this name has had before; it gets {"connect": BOOL}, whether to
+connect all of its ranks at once. {"ask": "plan", "group", "number", "kind", "bytes", "unit", "root"} asks for
+collective `number` of that group (`collectives.Request`), and gets {"plan": ID, "content"}, or null as content if this
+connection has had it before. With "forget": ID in it, the content of another plan is not needed any more. {"tell":
+"ended", "group", "number", "asked_ns", "begun_ns", "ended_ns"} tells when (CLOCK_MONOTONIC) the script asked for it,
+and when it began and ended on this rank. What cannot be had gets {"error": SENTENCE}.
+
+A group ends with the last connection that has announced it.
 
 The first rank that asks for a collective has it planned. If the policy chooses new paths, its answer and those of the
 others wait until the controller has installed them.
@@ -36,7 +39,8 @@ from scenarios.program.collectives import (
 _CHUNK = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
 _MAX_NAME = 1000
-_MAX_GROUPS = 10_000
+_MAX_GROUPS = 10_000  # at once
+_MAX_PLANS = 256  # of a group that ranks remember; each may have megabytes
 _CONNECTED_AT_ONCE = 16  # ranks of a group: more make their connections when they need them
 _BACKLOG = 64
 
@@ -51,12 +55,14 @@ class Paths(Protocol):
 
 @dataclass(eq=False)
 class _Connection:
-    """A connection of a rank: what has been read of the next line, and what could not be sent yet."""
+    """A connection of a rank: what has been read of the next line, what could not be sent yet, and the groups that it
+    has announced, by name."""
 
     rank: int
     socket: socket.socket
     unread: bytes = b""
     unsent: bytes = b""
+    groups: dict[str, "_Members"] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -79,8 +85,12 @@ class _Members:
     def __init__(self, ranks: tuple[int, ...], group: Group) -> None:
         self.ranks, self.group = ranks, group
         self.collectives = dict[int, _Collective]()
-        self.plans = dict[tuple[Any, ...], int]()  # the numbers of plans; equal ones have one number
-        self.known = {rank: set[int]() for rank in ranks}  # the plans whose content a rank has had
+        self.plans = dict[
+            tuple[Any, ...], int
+        ]()  # the numbers of plans, the last used last; equal ones have one number
+        self.known = dict[
+            _Connection, dict[int, None]
+        ]()  # the plans of which each connection has the content, as above
 
 
 class CollectiveServer:
@@ -101,9 +111,8 @@ class CollectiveServer:
     ) -> None:
         self._selector, self._paths, self._new_group, self._record = selector, paths, new_group, record
         self._listeners = listeners
-        self._members = dict[tuple[str, int], _Members]()  # by name and the rank that announced it
-        self._made = dict[tuple[str, tuple[int, ...], int], _Members]()  # and how often it was made before
-        self._times = dict[tuple[str, int], int]()  # how often a rank has announced a name
+        self._groups = dict[tuple[str, str, tuple[int, ...]], _Members]()  # by name, what was made, and ranks
+        self._unfinished = 0  # collectives of groups that have ended
         self._plans = 0  # so far, in all groups
         self._connections = set[_Connection]()
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -125,7 +134,7 @@ class CollectiveServer:
 
     def unfinished(self) -> int:
         """Return how many collectives some ranks have begun, and not all have ended."""
-        return sum(len(members.collectives) for members in self._made.values())
+        return self._unfinished + sum(len(members.collectives) for members in self._groups.values())
 
     # --- sockets -----------------------------------------------------------------------------------------------------
 
@@ -182,6 +191,14 @@ class CollectiveServer:
             self._connections.remove(connection)
             self._selector.unregister(connection.socket)
             connection.socket.close()
+            for members in connection.groups.values():
+                self._leave(members, connection)
+
+    def _leave(self, members: _Members, connection: _Connection) -> None:
+        del members.known[connection]
+        if not members.known:
+            self._unfinished += len(members.collectives)
+            self._groups = {key: one for key, one in self._groups.items() if one is not members}
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
@@ -195,7 +212,7 @@ class CollectiveServer:
             raise CollectiveRefusedError(f"{line[:60]!r} is not a JSON object")
         if message.get("ask") == "group":
             return self._announce(connection, message)
-        members = self._members.get((_text(message, "group"), connection.rank))
+        members = connection.groups.get(_text(message, "group"))
         if members is None:
             raise CollectiveRefusedError(f"the group {message['group']} is not known; allowed: one announced before")
         number, rank = _whole(message, "number", 0, 1 << 60), members.ranks.index(connection.rank)
@@ -220,15 +237,18 @@ class CollectiveServer:
             raise CollectiveRefusedError(
                 f"the group {name} has the ranks {ranks}; allowed: each once, and rank {connection.rank} among them"
             )
-        # A script that destroys its groups and makes them again uses the same names.
-        time = self._times.get((name, connection.rank), 0)
-        key = name, tuple(ranks), time
-        if key not in self._made:
-            if len(self._made) >= _MAX_GROUPS:
+        # A script that destroys its groups and makes them again uses the same names, and so do ranks that are started
+        # again. How often a rank has announced a name does not tell which is meant: one may have failed before it did.
+        key = name, _text(message, "made"), tuple(ranks)
+        if key not in self._groups:
+            if len(self._groups) >= _MAX_GROUPS:
                 raise CollectiveRefusedError(f"the script has more than {_MAX_GROUPS:,} groups; allowed: so many")
-            self._made[key] = _Members(tuple(ranks), self._new_group(tuple(ranks)))
-        self._times[name, connection.rank] = time + 1
-        self._members[name, connection.rank] = self._made[key]
+            self._groups[key] = _Members(tuple(ranks), self._new_group(tuple(ranks)))
+        members, before = self._groups[key], connection.groups.get(name)
+        if before is not None and before is not members:
+            self._leave(before, connection)
+        connection.groups[name] = members
+        members.known.setdefault(connection, {})
         return {"group": name, "connect": len(ranks) <= _CONNECTED_AT_ONCE}
 
     def _ask(self, members: _Members, number: int, connection: _Connection, request: Request) -> None:
@@ -255,15 +275,22 @@ class CollectiveServer:
         if collective.error is not None:
             self._send(connection, {"error": collective.error})
             return
-        of, placement, known = collective.planned.workload, collective.planned.placement, members.known[connection.rank]
+        if connection not in members.known:
+            return  # it has closed its connection while it waited
+        of, placement, known = collective.planned.workload, collective.planned.placement, members.known[connection]
         key = of.kind, of.algorithm, len(of.schedule.transfers), of.slot_bytes, placement
-        if key not in members.plans:
-            members.plans[key] = self._plans
-            self._plans += 1
-        plan = members.plans[key]
-        content = None if plan in known else content_of(collective.planned, rank)
-        known.add(plan)
-        self._send(connection, {"plan": plan, "content": content})
+        plan = members.plans.pop(key, self._plans)
+        self._plans = max(self._plans, plan + 1)
+        answer: dict[str, Any] = {"plan": plan}
+        answer["content"] = None if plan in known else content_of(collective.planned, rank)
+        known.pop(plan, None)
+        members.plans[key], known[plan] = plan, None
+        if len(members.plans) > _MAX_PLANS:
+            del members.plans[next(iter(members.plans))]
+        if len(known) > _MAX_PLANS:
+            answer["forget"] = oldest = next(iter(known))
+            del known[oldest]
+        self._send(connection, answer)
 
     def _installed(self, members: _Members, number: int, future: Future[int]) -> None:
         """Note that paths are in force, in the thread that has installed them, and wake the selector."""

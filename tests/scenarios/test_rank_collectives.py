@@ -56,7 +56,7 @@ class Rank:
     def meet(self, peers, store, timeout_s=10):
         ranks = self.connections.ranks
         self.connections.peers = peers
-        if self.client.group(list(range(len(peers))), len(peers), timeout_s):
+        if self.client.group(list(range(len(peers))), made="a", timeout_s=timeout_s):
             self.connections.connect_all(timeout_s)
         self.connections.wakes = self.wakes
         fate = Fate(ranks[self.number], self.connections, lambda why: store.setdefault("failure", why))

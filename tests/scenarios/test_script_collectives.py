@@ -207,7 +207,7 @@ class Served:
     """A server for ranks 0 to n - 1 on GPUs 0, 4, 1, ..., and a client of each."""
 
     def __init__(self, folder, ranks, mode):
-        self.selector, self.paths, self.ended = selectors.SelectSelector(), Paths(), []
+        self.selector, self.paths, self.ended, self.folder = selectors.SelectSelector(), Paths(), [], folder
         gpus = [0, 4, 1, 5, 2][:ranks]
         listeners, self.clients = {}, []
         for rank in range(ranks):
@@ -266,7 +266,7 @@ ASK = {"ask": "plan", "group": "w", "number": 0, "kind": "allreduce", "bytes": 4
 def test_a_plan_is_sent_to_a_rank_once_and_the_end_on_all_ranks_is_recorded(served):
     run = served()
     for rank in range(2):
-        assert run.say(rank, ask="group", group="w", ranks=[0, 1]) == [{"group": "w", "connect": True}]
+        assert run.say(rank, ask="group", group="w", made="a", ranks=[0, 1]) == [{"group": "w", "connect": True}]
         (answer,) = run.say(rank, **ASK)
         assert answer["plan"] == 0
         assert answer["content"]["placement"] == [0, 1]
@@ -284,15 +284,48 @@ def test_a_plan_is_sent_to_a_rank_once_and_the_end_on_all_ranks_is_recorded(serv
 def test_a_second_process_of_a_rank_gets_the_content_of_plans_again(served):
     run = served()
     for number in range(2):
-        run.say(0, ask="group", group="w", ranks=[0, 1])
+        run.say(0, ask="group", group="w", made=str(number), ranks=[0, 1])
         (answer,) = run.say(0, **{**ASK, "number": number})
         assert answer["content"] is not None
+
+
+def test_ranks_that_start_again_after_one_had_failed_early_are_one_group(served):
+    """Rank 1 ended before it announced the group; a launcher then starts both again."""
+    run = served()
+    run.say(0, ask="group", group="w", made="a", ranks=[0, 1])
+    assert run.say(0, **ASK)[0]["plan"] == 0
+    run.clients[0].close()
+    assert run.answers(1) == []
+    assert run.server.unfinished() == 1
+    run.clients[0] = socket.socket(socket.AF_UNIX)
+    run.clients[0].connect(str(run.folder / "0"))
+    for rank in range(2):
+        run.say(rank, ask="group", group="w", made="b", ranks=[0, 1])
+        run.say(rank, **ASK)
+        run.say(rank, tell="ended", group="w", number=0, asked_ns=1, begun_ns=5, ended_ns=30)
+    assert len(run.ended) == 1
+    assert run.server.unfinished() == 1
+
+
+def test_plans_of_ever_new_sizes_are_forgotten_in_the_order_of_their_last_use(served):
+    run, had = served(), {}
+    run.say(0, ask="group", group="w", made="a", ranks=[0, 1])
+    for number in range(700):
+        size = 4096 if number % 100 == 0 else 4096 + 8 * number
+        (answer,) = run.say(0, **{**ASK, "number": number, "bytes": size})
+        run.say(0, tell="failed", group="w", number=number, why="")
+        if answer["content"] is not None:
+            had[answer["plan"]] = answer["content"]
+        assert had[answer["plan"]]["slot_bytes"] * 2 == size
+        had.pop(answer.get("forget"), None)
+        assert len(had) <= 256
+    assert len(had) == 256
 
 
 def test_the_parts_of_an_alltoall_may_differ_and_the_size_of_another_collective_may_not(served):
     run = served()
     for rank in range(2):
-        run.say(rank, ask="group", group="w", ranks=[0, 1])
+        run.say(rank, ask="group", group="w", made="a", ranks=[0, 1])
     asked = {**ASK, "kind": "alltoall"}
     plans = [run.say(rank, **{**asked, "bytes": 800 + 800 * rank})[0]["plan"] for rank in range(2)]
     assert plans == [0, 0]
@@ -303,7 +336,7 @@ def test_the_parts_of_an_alltoall_may_differ_and_the_size_of_another_collective_
 def test_an_answer_waits_until_the_paths_are_in_force(served):
     run = served(mode="joint")
     for rank in range(2):
-        run.say(rank, ask="group", group="w", ranks=[0, 1])
+        run.say(rank, ask="group", group="w", made="a", ranks=[0, 1])
         assert run.say(rank, **ASK) == []
     assert [{*asked} for asked in run.paths.asked] == [{(0, 4), (4, 0)}]
     run.paths.futures[0].set_result(4)
@@ -315,7 +348,7 @@ def test_an_answer_waits_until_the_paths_are_in_force(served):
 
 def test_a_controller_that_fails_ends_the_collective_with_its_sentence(served):
     run = served(mode="joint")
-    run.say(0, ask="group", group="w", ranks=[0, 1])
+    run.say(0, ask="group", group="w", made="a", ranks=[0, 1])
     assert run.say(0, **ASK) == []
     run.paths.futures[0].set_exception(OSError("the controller has ended"))
     assert run.answers(0) == [{"error": "allreduce of 4,096 bytes has no paths: the controller has ended"}]
@@ -347,7 +380,7 @@ def test_a_controller_that_fails_ends_the_collective_with_its_sentence(served):
 def test_a_wrong_message_is_answered_with_a_sentence_and_the_others_go_on(served, message, words):
     run = served()
     for rank in range(2):
-        run.say(rank, ask="group", group="w", ranks=[0, 1])
+        run.say(rank, ask="group", group="w", made="a", ranks=[0, 1])
     run.say(0, **ASK)
     (answer,) = run.say(1, **message)
     assert words in answer["error"]
@@ -368,7 +401,7 @@ def test_what_is_no_message_is_refused_and_an_endless_line_ends_the_connection(s
             break
     else:
         pytest.fail("the connection was kept")
-    assert run.say(1, ask="group", group="w", ranks=[0, 1]) == [{"group": "w", "connect": True}]
+    assert run.say(1, ask="group", group="w", made="a", ranks=[0, 1]) == [{"group": "w", "connect": True}]
 
 
 # --- in a run ---------------------------------------------------------------------------------------------------------
@@ -382,7 +415,7 @@ lines = run.makefile("rwb")
 def say(**message):
     lines.write(json.dumps(message).encode() + b"\\n")
     lines.flush()
-say(ask="group", group="all", ranks=[*range(size)])
+say(ask="group", group="all", made="a", ranks=[*range(size)])
 lines.readline()
 begin = time.monotonic_ns()
 for number in range(12):
@@ -434,7 +467,7 @@ def test_groups_of_some_sites_are_planned_where_the_fabric_spreads_flows(routing
 def test_a_collective_that_fails_on_a_rank_fails_on_those_that_wait_for_its_paths(served):
     run = served(mode="joint")
     for rank in range(2):
-        run.say(rank, ask="group", group="w", ranks=[0, 1])
+        run.say(rank, ask="group", group="w", made="a", ranks=[0, 1])
         assert run.say(rank, **ASK) == []
     run.say(0, tell="failed", group="w", number=0, kind="allreduce", why="a timeout")
     assert run.answers(1) == [{"error": "the collective has failed on rank 0: a timeout"}]

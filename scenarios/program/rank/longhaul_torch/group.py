@@ -118,8 +118,8 @@ class _Parts:
         found = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
         for host, port, token in map(json.loads, found):
             self.connections.peers.append(Peer(host, port, bytes.fromhex(token)))
-        world = dist.get_world_size() if dist.is_initialized() else len(ranks)
-        if self.planner.group(ranks, world, self._timeout_s):
+        made = self.connections.peers[0].token.hex()
+        if self.planner.group(ranks, made=made, timeout_s=self._timeout_s):
             self.connections.connect_all(self._timeout_s)
 
     def close(self, why: str = "the group was destroyed") -> None:

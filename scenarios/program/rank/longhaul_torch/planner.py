@@ -82,10 +82,6 @@ class Plan:
         )
 
 
-_PLANS: dict[object, Plan] = {}
-"""The plans that this process has had, by id: the run sends the content of each once to a group."""
-
-
 class Planner:
     """A group's connection to the run; `path` is the socket's. Raises GroupError if there is no run at its other end.
 
@@ -94,6 +90,7 @@ class Planner:
 
     def __init__(self, path: str, name: str, wake: Wake) -> None:
         self._name, self._wake, self._received = name, wake, bytearray()
+        self._plans = dict[object, Plan]()  # by id: the run sends the content of each once, until it has it forgotten
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._socket.connect(path)
@@ -105,9 +102,12 @@ class Planner:
         """Close the connection."""
         self._socket.close()
 
-    def group(self, ranks: Sequence[int], backend_ranks: int, timeout_s: float) -> bool:
-        """Tell the run of the group, the world's ranks in its order; return whether to connect all pairs now."""
-        asked = {"ask": "group", "group": self._name, "ranks": list(ranks), "backend_ranks": backend_ranks}
+    def group(self, ranks: Sequence[int], *, made: str, timeout_s: float) -> bool:
+        """Tell the run of the group, the world's ranks in its order; return whether to connect all pairs now.
+
+        `made` is a text that all ranks of the group know, and that no group of this name has had before.
+        """
+        asked = {"ask": "group", "group": self._name, "made": made, "ranks": list(ranks)}
         return bool(self._answer(asked, timeout_s).get("connect"))
 
     def plan(self, *, number: int, kind: str, size_bytes: int, unit_bytes: int, root: int, timeout_s: float) -> Plan:
@@ -116,12 +116,14 @@ class Planner:
         answer = self._answer({**asked, "unit": unit_bytes, "root": root}, timeout_s)
         key = answer["plan"]
         if answer.get("content") is not None:
-            _PLANS[key] = Plan.from_json(answer["content"])
-        elif key not in _PLANS:
+            self._plans[key] = Plan.from_json(answer["content"])
+        elif key not in self._plans:
             raise GroupError(f"the run names the plan {key}, whose content this rank has not had")
-        if _PLANS[key].kind != kind:
-            raise GroupError(f"the run plans {_PLANS[key].kind} number {number}, where this rank has {kind}")
-        return _PLANS[key]
+        self._plans.pop(answer.get("forget"), None)
+        plan = self._plans[key]
+        if plan.kind != kind:
+            raise GroupError(f"the run plans {plan.kind} number {number}, where this rank has {kind}")
+        return plan
 
     def ended(
         self, *, number: int, kind: str, size_bytes: int, asked_ns: int, begun_ns: int, sent_ns: int, ended_ns: int
