@@ -127,14 +127,17 @@ class _Completed:
 
 
 class _Family:
-    """The collectives of a group that have one kind and one root."""
+    """The collectives of a group that have one kind, one root and, within a factor of two, one size.
+
+    A ring that was chosen for a barrier's four bytes would be a bad one for gradients, until it is chosen again.
+    """
 
     def __init__(self, group: "Group", kind: str, root: int) -> None:
         self._group, self._kind, self._root = group, kind, root
         first = group.gpus[root] if kind in ROOTED else None
         self.gpus = in_order_of_sites(group.fabric, group.gpus, first=first)
         self._rank_of = {gpu: rank for rank, gpu in enumerate(group.gpus)}
-        self._router = Router(part_of(group.fabric, self.gpus), group.now.delays_s)
+        self._router = group.router(self.gpus)
         self._player: Player | None = None
         self._count = 0
         self._workload = lru_cache(maxsize=256)(self._sized)
@@ -255,7 +258,8 @@ class Group:
         self, fabric: Fabric, now: Surroundings, *, mode: Mode, spec: CollectiveSpec, gpus: Sequence[int]
     ) -> None:
         self.fabric, self.now, self.mode, self.spec, self.gpus = fabric, now, mode, spec, tuple(gpus)
-        self._families = dict[tuple[str, int], _Family]()
+        self._families = dict[tuple[str, int, int], _Family]()
+        self._routers = dict[tuple[int, ...], Router]()
 
     def plan(self, request: Request) -> Planned:
         """Decide before the next collective; raises CollectiveRefusedError."""
@@ -266,10 +270,18 @@ class Group:
         self._family(request).ended(number, seconds)
 
     def _family(self, request: Request) -> _Family:
-        key = request.kind, request.root if request.kind in ROOTED else 0
+        root = request.root if request.kind in ROOTED else 0
+        key = request.kind, root, request.size_bytes.bit_length()
         if key not in self._families:
-            self._families[key] = _Family(self, *key)
+            self._families[key] = _Family(self, request.kind, root)
         return self._families[key]
+
+    def router(self, gpus: Sequence[int]) -> Router:
+        """Return the paths between these GPUs of the group, in this order."""
+        key = tuple(gpus)
+        if key not in self._routers:
+            self._routers[key] = Router(part_of(self.fabric, key), self.now.delays_s)
+        return self._routers[key]
 
 
 def content_of(planned: Planned, rank: int) -> dict[str, Any]:

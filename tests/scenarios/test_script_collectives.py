@@ -154,6 +154,16 @@ def test_a_policy_counts_the_collectives_of_a_group_by_kind():
     assert all(one.rerouted for one in chosen)
 
 
+def test_the_ring_of_a_barrier_is_not_kept_for_gradients():
+    """The oracle is a group without barriers. Sizes within a factor of two share their ring."""
+    sizes = [4, 8_000_000, 4, 7_000_000, 8_388_607]
+    ours, other = group(range(4), reembed_every=10), group(range(4), reembed_every=10)
+    chosen = [ours.plan(Request("allreduce", size, 4, 0)) for size in sizes]
+    alone = other.plan(Request("allreduce", 8_000_000, 4, 0))
+    assert [one.reembedded for one in chosen] == [True, True, False, False, False]
+    assert {one.placement for one in chosen[1::2]} | {chosen[4].placement} == {alone.placement}
+
+
 @pytest.mark.parametrize("kind", [*ALGORITHMS])
 @pytest.mark.parametrize("unit", [1, 2, 8, 16])
 def test_slots_hold_whole_elements_and_programs_deliver_what_the_kind_requires(kind, unit):
