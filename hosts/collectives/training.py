@@ -6,6 +6,10 @@ AllReduce, every byte of which is verified. Each stage executes its work in the 
 for inputs that arrive late. The orders are those of Huang et al. (GPipe, NeurIPS 2019), Narayanan et al. (1F1B and
 interleaved 1F1B, SC 2021) and Qi et al. (zero bubble, ZB-H1, ICLR 2024); `overlapped` is 1F1B with additional forwards
 at the start of the stages before a cut between sites, as in GeoPipe (arXiv 2510.12064).
+
+What replicas sum, and when, makes the method of training. A sum in every iteration is data parallelism. One sum in
+`every` iterations is local SGD, and DiLoCo (Douillard et al., arXiv 2311.08105), whose outer optimizer sends nothing.
+`fragments` of the model that are summed in turn, `overlap` and few `bits` are Streaming DiLoCo (arXiv 2501.18512).
 """
 
 from bisect import bisect_left
@@ -25,13 +29,15 @@ from topologies.units import format_delay, format_size
 PIPELINES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "overlapped")
 GRADIENTS = ("ring", "hierarchical")
 ACROSS = ("pipeline", "data")
+VALUE_BITS = 32
+"""The bits of a value in `Training.gradient_bytes`."""
 MAX_TRANSFERS = 100_000
 _WORD = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The parameters of an iteration, or of `every` iterations with one sum of the gradients at the end.
+    """The parameters of an iteration, or of `every` iterations with one sum of the gradients of each fragment.
 
     `forward_s` and `backward_s` are the times of a stage for one micro-batch, divided equally among its `chunks` (model
     chunks, for interleaving). `weights_s` (None: half) is the part of a backward for the gradients of weights, on which
@@ -40,6 +46,11 @@ class Training:
     has `memory_bytes` (None: unlimited). A stage's gradients of `gradient_bytes` are summed over the replicas in
     `buckets`; a bucket is ready when its share of the last backward is done. Consecutive GPUs are the replicas of a
     stage if sites divide the `pipeline`, and the stages of a replica if they divide the `data` (`across`).
+
+    Of `every` iterations, with P `fragments`, the gradients of fragment p = 1 ... P are due at the end of iteration
+    p * every / P, rounded down. Their sum begins `overlap` iterations earlier, and a GPU begins its next iteration when
+    it has the sums that are due. Each value is sent in `bits`. With one fragment and no overlap these are gradients
+    (data parallelism, `every` = 1) or what `every` iterations changed in the parameters (local SGD, DiLoCo).
     """
 
     pipeline: str = PIPELINES[0]
@@ -57,6 +68,15 @@ class Training:
     gradient_bytes: int = 64_000_000
     buckets: int = 1
     every: int = 1
+    fragments: int = 1
+    overlap: int = 0
+    bits: int = VALUE_BITS
+
+    @property
+    def syncs(self) -> tuple[tuple[int, int], ...]:
+        """For each fragment, the iterations after which its sum begins and is due; 0 is before the first."""
+        dues = [fragment * self.every // self.fragments for fragment in range(1, self.fragments + 1)]
+        return tuple((due - self.overlap, due) for due in dues)
 
     @property
     def kept_bytes(self) -> int:
@@ -180,18 +200,24 @@ def workload(training: Training, sites: Sites, *, extra: int = 0) -> Workload:
 
     Raises ScheduleError if replicas do not divide the GPUs, for chunks that the pipeline does not support, for
     micro-batches that do not fill the chunks, for a `weights_s` that is not below `backward_s`, for a single GPU, for
-    too many transfers or slots, and if a stage's memory is too small.
+    more fragments than iterations, for an overlap into another fragment's turn, for too many transfers or slots, and if
+    a stage's memory is too small.
     """
     stages = _check(training, sites, extra)
     iteration = _Iteration(training, sites)
     of_stages = extra_forwards_by_stage(training, sites, extra)
-    for number in range(training.every):
-        for replica in range(training.replicas):
+    syncs = training.syncs if training.replicas > 1 else ()
+    for step in range(training.every + 1):
+        begun = [fragment for fragment, (begins, _) in enumerate(syncs) if begins == step]
+        for replica in range(training.replicas if step else 0):
             orders = [stage_order(training, stage, stages, of_stages[stage]) for stage in range(stages)]
-            iteration.pipeline(replica, orders, sums=training.replicas > 1 and number == training.every - 1)
-    if training.replicas > 1:
-        for stage in range(stages):
-            iteration.sums(stage)
+            iteration.pipeline(replica, orders, sums=bool(begun))
+        for fragment in begun:
+            for stage in range(stages):
+                iteration.sums(stage, fragment)
+        for fragment, (_, due) in enumerate(syncs):
+            if due == step:
+                iteration.await_sums(fragment)
     return iteration.workload(f"{training.pipeline} +{extra}" if extra else training.pipeline)
 
 
@@ -214,8 +240,19 @@ def _check(training: Training, sites: Sites, extra: int) -> int:
             f"training.weights of {format_delay(training.weights_s)}; allowed: less than training.backward, "
             f"{format_delay(training.backward_s)}"
         )
+    every, fragments = training.every, training.fragments
+    if fragments > every:
+        raise ScheduleError(
+            f"training.fragments of {fragments} with training.every of {every}; allowed: 1 to {every}, as a fragment "
+            "is summed at the end of an iteration"
+        )
+    if training.overlap > every // fragments:
+        raise ScheduleError(
+            f"training.overlap of {training.overlap} with training.every of {every} and training.fragments of "
+            f"{fragments}; allowed: 0 to {every // fragments}, as a fragment's sum ends before the next one begins"
+        )
     replicas = training.replicas
-    sums = chunks * training.buckets if replicas > 1 else 0
+    sums = chunks * training.buckets * fragments if replicas > 1 else 0
     # A chunk of a micro-batch has up to three computations and two messages; a ring AllReduce has 2 n (n - 1) messages.
     transfers = training.every * gpus * count * chunks * 5 + stages * sums * 2 * replicas * (replicas - 1)
     slots = gpus * sums * replicas
@@ -242,6 +279,8 @@ class _Iteration:
         self._flows: dict[Flow | Stream, int] = {}
         self._transfers: list[Transfer] = []
         self._ready: dict[int, list[int]] = {}  # by place: for each bucket, the computation that makes it ready
+        self._received: dict[tuple[int, int], list[int]] = {}  # by fragment and place: the sum's last on each flow
+        self._awaited: dict[int, list[int]] = {}  # by place: what its next computation waits for
         self._slot_sizes: list[int] = []
         self._work_names: dict[int, list[str]] = {}
         self._slots_of: dict[int, int] = {}  # by place: the number of slots with initial contents
@@ -251,6 +290,8 @@ class _Iteration:
 
         With `sums` the last backward of each chunk is divided into one computation per bucket.
         """
+        if sums:  # of this iteration, not of an earlier one
+            self._ready |= {self._training.place(stage, replica, self._stages): [] for stage in range(self._stages)}
         remaining = [deque(works) for works in orders]
         arrived: dict[tuple[str, int, int], int] = {}  # by kind, virtual stage and micro-batch: the input's transfer
         last = {(stage, work.chunk): work for stage, works in enumerate(orders) for work in works}
@@ -281,6 +322,7 @@ class _Iteration:
         """Add a computation, which is one task or, if it completes gradients, one per bucket; return the last one."""
         training = self._training
         parts = training.buckets if completes_gradients else 1
+        after = (*after, *self._awaited.pop(place, ()))
         seconds = training.forward_s if work.what == "F" else training.backward_s
         if training.pipeline == "zero-bubble" and work.what != "F":
             weights_s = seconds / 2 if training.weights_s is None else training.weights_s
@@ -292,36 +334,55 @@ class _Iteration:
                 Transfer(flow=self._flow(Stream(place)), size=size, after=after if part == 0 else ())
             )
             if completes_gradients:
-                self._ready.setdefault(place, []).append(len(self._transfers) - 1)
+                self._ready[place].append(len(self._transfers) - 1)
         return len(self._transfers) - 1
 
-    def sums(self, stage: int) -> None:
-        """Add one AllReduce per bucket of a stage's gradients, over its replicas."""
+    def sums(self, stage: int, fragment: int) -> None:
+        """Add one AllReduce per bucket of a fragment of a stage's gradients, over its replicas."""
         training = self._training
         at = [training.place(stage, replica, self._stages) for replica in range(training.replicas)]
         sites = tuple(len(list(row)) for _, row in groupby(self._site[place] for place in at))
         allreduce = collective("allreduce", training.gradients, sites=sites)
-        buckets = training.chunks * training.buckets
-        size = _words(-(-training.gradient_bytes // (allreduce.slots * buckets)))
+        buckets, fragments = training.chunks * training.buckets, training.fragments
+        sent_bytes = -(-training.gradient_bytes * training.bits // VALUE_BITS)
+        size = _words(-(-sent_bytes // (allreduce.slots * buckets * fragments)))
         begins, ends = allreduce.ends
+        last: dict[int, int] = {}  # by flow
         for bucket in range(buckets):
-            first, slot, begun_flows = len(self._transfers), bucket * allreduce.slots, set[int]()
+            slot = (fragment * buckets + bucket) * allreduce.slots
+            first, begun_flows = len(self._transfers), set[int]()
             self._slot_sizes += [size] * (slot + allreduce.slots - len(self._slot_sizes))
             for transfer in allreduce.transfers:
                 src, dst = at[begins[transfer.flow]], at[ends[transfer.flow]]
                 # A GPU's first message on each connection waits for its own gradients; later ones follow it in order.
-                gate = () if transfer.flow in begun_flows else (self._ready[src][bucket],)
+                # Before the first iteration there is nothing to wait for.
+                is_gated = transfer.flow not in begun_flows and src in self._ready
+                gate = (self._ready[src][bucket],) if is_gated else ()
                 begun_flows.add(transfer.flow)
+                flow = self._flow(Flow(src, dst))
+                last[flow] = len(self._transfers)
                 self._transfers.append(
                     Transfer(
-                        flow=self._flow(Flow(src, dst)),
+                        flow=flow,
                         slots=tuple((slot + here, slot + there) for here, there in transfer.slots),
                         adds=transfer.adds,
                         after=(*gate, *(first + other for other in transfer.after)),
                         size=float(size * len(transfer.slots)),
                     )
                 )
-        self._slots_of |= dict.fromkeys(at, allreduce.slots * buckets)
+        for transfer in allreduce.transfers:
+            dst = at[ends[transfer.flow]]
+            index = last[self._flow(Flow(at[begins[transfer.flow]], dst))]
+            received = self._received.setdefault((fragment, dst), [])
+            if index not in received:
+                received.append(index)
+        self._slots_of |= dict.fromkeys(at, allreduce.slots * buckets * fragments)
+
+    def await_sums(self, fragment: int) -> None:
+        """Let the next computation of every GPU wait until it has received the sums of this fragment."""
+        for (received, place), indices in self._received.items():
+            if received == fragment:
+                self._awaited.setdefault(place, []).extend(indices)
 
     def _flow(self, flow: Flow | Stream) -> int:
         return self._flows.setdefault(flow, len(self._flows))

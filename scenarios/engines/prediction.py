@@ -19,6 +19,7 @@ from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
 from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import SELF_SIZED_KINDS
+from hosts.collectives.schedule import Transfer
 from scenarios.engines.timing import Timing
 from scenarios.policies import cost
 from scenarios.policies.beliefs import Demands, Probed
@@ -327,8 +328,9 @@ def exposed_s(
     """Return how much exposed communication lengthens each training iteration of a point's first collective.
 
     With `job`, it is that of the job's first collective in the first round. The result is mean seconds per iteration:
-    for communication between stages, until the last computation is over, and for the sums of gradients after it. The
-    times are predicted without faults, or measured if `arrived_s`, the arrivals of transfers [T], is given.
+    for communication between stages, until the last computation would be over if sums of gradients took no time, and
+    for these sums, from then on. The times are predicted without faults, or measured if `arrived_s`, the arrivals of
+    transfers [T], is given.
     """
     if arrived_s is None:
         config = replace(config, faults=())
@@ -340,9 +342,35 @@ def exposed_s(
     if arrived_s is None:
         arrived_s = plan_of(config, mode, 1).times().arrives_s[:, 0]
     last_s = arrived_s[first].max()
-    computed_s = arrived_s[first][is_stream[[transfer.flow for transfer in transfers[first]]]].max()
+    computed_s = _without_sums_s(transfers[: first.stop], is_stream, arrived_s)[first].max()
     pipeline_s, gradients_s = max(0.0, float(computed_s - computing_s)), max(0.0, float(last_s - computed_s))
     return pipeline_s / config.training.every, gradients_s / config.training.every
+
+
+def _without_sums_s(transfers: Sequence[Transfer], is_stream: npt.NDArray[np.bool_], arrived_s: Floats) -> Floats:
+    """Return when each computation would end if sums of gradients (transfers with slots) took no time, [T] s.
+
+    Other messages arrive as long after the computations on which they depend as they did. Where no computation waits
+    for a sum, all computations end when they did.
+    """
+    ends_s, stream_ends_s = np.zeros(len(transfers)), np.zeros(len(is_stream))
+    has_waited = False
+    for index, transfer in enumerate(transfers):
+        if transfer.slots:
+            continue
+        others = [one for one in transfer.after if not transfers[one].slots]
+        has_waited |= bool(is_stream[transfer.flow]) and len(others) < len(transfer.after)
+        ready_s = ends_s[others].max(initial=0.0)
+        if not has_waited:
+            ends_s[index] = arrived_s[index]
+        elif is_stream[transfer.flow]:
+            ends_s[index] = max(ready_s, stream_ends_s[transfer.flow]) + transfer.size
+        else:
+            ends_s[index] = ready_s + arrived_s[index] - arrived_s[others].max(initial=0.0)
+        if is_stream[transfer.flow]:
+            stream_ends_s[transfer.flow] = ends_s[index]
+    ends_s[~is_stream[[transfer.flow for transfer in transfers]]] = 0.0
+    return ends_s
 
 
 def _first_transfers(config: Scenario, job: str | None) -> slice:

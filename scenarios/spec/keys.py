@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRACE, TRAINING
-from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES
+from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, VALUE_BITS
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.policies import policy
 from scenarios.policies.policy import MODES
@@ -385,6 +385,14 @@ KEYS: Mapping[str, Key] = {
         Key("training.gradient_size", "gradient_bytes", SIZE, "Bytes of a stage's gradients."),
         Key("training.buckets", "buckets", whole(1, 256), "Buckets of gradients, summed during the last backward."),
         Key("training.every", "every", whole(1, 1000), "Iterations per gradient sum; together a collective."),
+        Key(
+            "training.fragments",
+            "fragments",
+            whole(1, 1000),
+            "Fragments of the model, each summed once in these iterations, in turn.",
+        ),
+        Key("training.overlap", "overlap", whole(0, 1000), "Iterations that go on while a fragment is summed."),
+        Key("training.bits", "bits", whole(1, VALUE_BITS), f"Bits sent for each {VALUE_BITS} bits of gradients."),
         Key("control.counted", "counted", TRUTH, "Whether a collective's time includes the reconfiguration before it."),
         Key(
             "control.delay",

@@ -206,10 +206,69 @@ def test_gradient_sums_add_the_time_of_the_last_buckets_allreduce_to_an_iteratio
     assert time_s(several, delay_s, byte_s) == pytest.approx(5 * computing_s + 6 * (4e-4 + 1e-3), rel=1e-12)
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    n=st.integers(2, 6),
+    every=st.integers(1, 24),
+    fragments=st.integers(1, 8),
+    overlap=st.integers(0, 24),
+    bits=st.sampled_from([4, 16, 32]),
+    sum_s=st.floats(1e-4, 0.3),
+)
+def test_a_round_of_diloco_takes_its_steps_and_what_overlap_does_not_hide_of_each_fragments_sum(
+    n: int, every: int, fragments: int, overlap: int, bits: int, sum_s: float
+) -> None:
+    """Data parallelism, DiLoCo and Streaming DiLoCo: the round is H c + P max(0, T - tau c), where T is the alpha-beta
+    time of a ring's AllReduce of one fragment, and sums of different fragments do not meet."""
+    fragments = min(fragments, every)
+    overlap = min(overlap, every // fragments - 1) if every // fragments > 1 else 0
+    delay_s, step_s = 1e-3, 2 * (FORWARD_S + BACKWARD_S)
+    values = n * fragments * 1000  # of 32 bits; a multiple of what a message has
+    byte_s = sum_s / (2 * (n - 1) * values * bits / 8 / fragments / n)
+    training = Training(
+        micro_batches=2, replicas=n, gradient_bytes=4 * values, every=every, fragments=fragments, overlap=overlap
+    )
+    found = workload(replace(training, bits=bits), (n // 2, n - n // 2))
+    took_s = time_s(found, np.full((n, n), delay_s), np.full((n, n), byte_s))
+    fragment_s = sum_s + 2 * (n - 1) * delay_s
+    wanted_s = every * step_s + fragments * max(0.0, fragment_s - overlap * step_s)
+    assert took_s == pytest.approx(wanted_s, rel=1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    each=st.integers(1, 6), fragments=st.integers(1, 6), message_s=st.floats(1e-4, 0.3), delay_s=st.floats(1e-6, 0.3)
+)
+def test_fragments_that_are_summed_without_a_pause_queue_on_the_network(
+    each: int, fragments: int, message_s: float, delay_s: float
+) -> None:
+    """The largest overlap: the sum of a fragment begins when the one before is due. Two replicas exchange two messages
+    a fragment; the recurrence has a link that sends one message at a time, and a GPU that waits for what is due."""
+    every, step_s = each * fragments, 2 * (FORWARD_S + BACKWARD_S)
+    size = round(message_s / 1e-9 / 4) * 4
+    training = Training(
+        micro_batches=2, replicas=2, gradient_bytes=2 * size * fragments, every=every, fragments=fragments, overlap=each
+    )
+    delays_s, bytes_s = np.full((2, 2), delay_s), np.full((2, 2), 1e-9)
+    now_s = computed_s = free_s = 0.0
+    for _ in range(fragments):
+        arrived_s = computed_s  # when the fragment's turn begins, which may be before the one that is due has arrived
+        for _ in range(2):
+            free_s = max(arrived_s, free_s) + size * 1e-9
+            arrived_s = free_s + delay_s
+        computed_s = now_s + each * step_s
+        now_s = max(computed_s, arrived_s)
+    took_s = time_s(workload(training, (1, 1)), delays_s, bytes_s)
+    assert took_s == pytest.approx(now_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("across", ["pipeline", "data"])
 @pytest.mark.parametrize("gradients", ["ring", "hierarchical"])
-def test_every_replica_ends_with_exactly_the_sum_of_its_stages_gradients(across: str, gradients: str) -> None:
-    training = Training(replicas=4, across=across, gradients=gradients, buckets=2, micro_batches=2)
+@pytest.mark.parametrize("streaming", [{}, {"every": 6, "fragments": 3, "overlap": 2, "bits": 4}])
+def test_every_replica_ends_with_exactly_the_sum_of_its_stages_gradients(
+    across: str, gradients: str, streaming: dict[str, int]
+) -> None:
+    training = Training(replicas=4, across=across, gradients=gradients, buckets=2, micro_batches=2, **streaming)
     found = workload(training, (4, 4))
     slots = found.schedule.slots
     ends = final_contents(found.schedule, found.initial_contents)
@@ -273,6 +332,12 @@ def test_inconsistent_or_too_large_trainings_are_refused() -> None:
         ({"pipeline": "interleaved"}, (4, 4), "interleaved with 1 chunk a stage"),
         ({"pipeline": "interleaved", "chunks": 2, "micro_batches": 9}, (4, 4), "9 micro-batches on 8 stages"),
         ({"micro_batches": 4096}, (4, 4), "transfers"),
+        ({"every": 4, "fragments": 5}, (4, 4), "training.fragments of 5 with training.every of 4; allowed: 1 to 4"),
+        (
+            {"every": 9, "fragments": 4, "overlap": 3},
+            (4, 4),
+            "training.overlap of 3 with training.every of 9 and training.fragments of 4; allowed: 0 to 2",
+        ),
         ({"replicas": 32, "buckets": 256}, (32, 32), "1,018,368 transfers and 524,288 slots of all GPUs together"),
         (
             {"pipeline": "zero-bubble", "weights_s": 0.02},
