@@ -166,8 +166,7 @@ def _any_of(names: Collection[str]) -> str:
 
 _TRAINING_KEYS = tuple(key for key in KEYS if key.startswith("training."))
 _REPLICA_KEYS = tuple(
-    f"training.{name}"
-    for name in ("gradients", "gradient_size", "buckets", "across", "fragments", "overlap", "bits")
+    f"training.{name}" for name in ("gradients", "gradient_size", "buckets", "across", "fragments", "overlap", "bits")
 )
 _PROGRAM_KEYS = tuple(key for key in KEYS if key.startswith("program.") and key != "program.command")
 _PROGRAM_RUN_KEYS = ("program.ranks", "program.message", "program.sample")  # not used at the prompt

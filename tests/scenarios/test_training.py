@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.results.reader import load
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import plan_of
 from scenarios.experiment import command as experiment
@@ -42,6 +43,33 @@ def test_emulated_iterations_take_what_the_model_says_and_the_same_in_another_bo
     assert 7 * 30e-3 + measured_s == pytest.approx(completion_s["emulation"].iloc[0], rel=1e-12)
     first_s = pq.read_table(tmp_path / "run" / "collectives.parquet")["predicted_s"][0].as_py()
     assert first_s == pytest.approx(7 * 30e-3 + exposed_s, rel=1e-9)
+
+
+def test_emulated_streaming_diloco_takes_its_steps_and_what_overlap_does_not_hide_of_its_fragments(
+    tmp_path: Path,
+) -> None:
+    """Two replicas in two sites with 1 Gbit/s between them: a round is four steps of 30 ms. The sum of a fragment of S
+    bytes on the wire is an exchange of two halves, 2 (4 S / 1 Gbit/s + 10 ms), of which an overlap hides one step. With
+    4 MB of 32 bits in 16, DiLoCo waits 36 ms, two fragments 28 ms each, and nothing if they overlap; 30 MB do not fit
+    in a step."""
+    values = (
+        *(*TRAINING, "training.replicas=2", "training.across=data", "training.micro_batches=1", "training.every=4"),
+        *("training.bits=16", "fabric.gpus=2", "conditions.wan_rate=1 Gbit/s", "conditions.wan_delay=10 ms"),
+    )
+    swept = {"training.overlap": "0,1", "training.gradient_size": "4 MB,30 MB", "training.fragments": "1,2"}
+    sweeps = (part for key, wanted in swept.items() for part in ("--sweep", f"{key}={wanted}"))
+    told = answer(tmp_path / "run", "--engine", "both", "--collectives", "2", *sweeps, sets=values)["points"]
+    rows = load(tmp_path / "run").drop_duplicates("setting").set_index("setting")
+    assert len(told) == 2 * len(rows) == 2 * 8
+    for point in told:
+        overlap, size, fragments = (int(rows[key][point["setting"]]) for key in swept)
+        sum_s = 2 * (size / 2 / fragments / 2 * 8e-9 + 10e-3)
+        exposed_s = fragments * max(0.0, sum_s - overlap * 30e-3)
+        assert point["mean_s"] == pytest.approx(0.12 + exposed_s, rel=2e-3)
+        assert point["training"]["bubble_ratio"] == pytest.approx(exposed_s / (0.12 + exposed_s), rel=0.02, abs=1e-4)
+        how = "exposed" if point["engine"] == "model" else "measured"
+        assert point["training"][f"{how}_data_s"] == pytest.approx(exposed_s / 4, rel=0.02, abs=1e-4)
+        assert point["training"][f"{how}_pipeline_s"] == pytest.approx(0, abs=1e-9)
 
 
 def test_an_emulated_bubble_without_transfer_times_is_the_closed_form(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""The compute utilisation of methods of training against the bandwidth between sites, a line for each method."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.lines import Line2D
+
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
+from analysis.figures.style import FAINT, line_style
+
+
+class Row(NamedTuple):
+    """The utilisation of a method, 0 to 1, at a bandwidth in Gbit/s."""
+
+    method: str
+    gbps: float
+    utilisation: float
+
+
+def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: float, title: str) -> Picture:
+    """Draw these rows, and on a dotted line at `level` the least bandwidth (Gbit/s) of each method that reaches it."""
+    methods = list(dict.fromkeys(row.method for row in rows))
+    looks: dict[str, dict[str, Any]] = {method: line_style(index) for index, method in enumerate(methods)}
+    with canvas(7.2, 3.9) as figure:
+        axes = figure.subplots()
+        axes.axhline(level, color=FAINT, linewidth=0.9, linestyle=":")
+        for method, look in looks.items():
+            own = sorted((row for row in rows if row.method == method), key=lambda row: row.gbps)
+            axes.plot([row.gbps for row in own], [row.utilisation for row in own], color=look["color"])
+            if method in least_gbps:
+                axes.plot(least_gbps[method], level, linestyle="none", markersize=5, **look)
+        axes.set_xscale("log")
+        log_ticks(axes.xaxis)
+        axes.tick_params(axis="x", labelsize=7)
+        axes.set_ylim(0, 1.03)
+        axes.set_xlabel("bandwidth between two sites (Gbit/s)")
+        axes.set_ylabel("compute utilisation")
+        heading(figure, title)
+        legend(
+            figure,
+            [Line2D([], [], label=_label(method, least_gbps), **look) for method, look in looks.items()],
+            f"markers, numbers: the least bandwidth for {100 * level:g} %",
+        )
+    caption = f"Compute utilisation of methods of training by the bandwidth between two sites: {title}."
+    data = csv_text(row._asdict() for row in rows)
+    return Picture(name="utilisation", caption=caption, figure=figure, data=data)
+
+
+def _label(method: str, least_gbps: Mapping[str, float]) -> str:
+    return f"{method}: {least_gbps[method]:.3g} Gbit/s" if method in least_gbps else method

@@ -1,0 +1,98 @@
+"""`run.py diloco`: its bandwidths against closed forms and the paper's table, its figure and its error messages."""
+
+import csv
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.studies import harness
+from scenarios.studies.diloco import LEVELS, MODELS, PAPER, STUDY
+from tests.fakes.commands import assert_refused, printed
+
+main = partial(harness.main, STUDY)
+# One bucket, so that no sum begins before the step is over.
+OWN = ("--parameters", "1e6", "--layers", "1", "--step", "90 ms", "--every", "12", "--fragments", "4", "--bits", "8")
+FAR = ("--set", "conditions.wan_delay=20 ms", "--from", "1 Mbit/s", "--to", "10 Gbit/s")
+METHODS = {  # steps between two sums, fragments, overlap, bits
+    "data parallel": (1, 1, 0, 16),
+    "DiLoCo (local SGD)": (12, 1, 0, 16),
+    "Streaming DiLoCo": (12, 4, 0, 16),
+    "Streaming, overlapped": (12, 4, 1, 16),
+    "Streaming, overlapped, fewer bits": (12, 4, 1, 8),
+}
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
+    found: Any = printed(main, capsys, *arguments)
+    return {line["method"]: line for line in found}
+
+
+def test_the_least_bandwidths_are_those_of_the_closed_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    """A round is H c + P max(0, T - tau c), where two sites exchange a fragment in T = 2 (half of it / rate + delay).
+    Four delays of 20 ms in a sum for a step of 90 ms leave data parallelism, at any rate, below 80 %."""
+    found = lines(capsys, *OWN, *FAR)
+    assert list(found) == list(METHODS)
+    for method, (every, fragments, overlap, bits) in METHODS.items():
+        utilisation = {int(rate): share for rate, share in found[method]["utilisation"].items()}
+        assert len(utilisation) > 30 and min(utilisation) == 1e6 and max(utilisation) == 10e9
+        for rate, share in utilisation.items():
+            sum_s = 1e6 * bits / fragments / rate + 2 * (20e-3 + 2e-6)
+            round_s = every * 90e-3 + fragments * max(0.0, sum_s - overlap * 90e-3)
+            assert share == pytest.approx(every * 90e-3 / round_s, rel=1e-3)
+        for level in LEVELS:
+            spare_s = every * 90e-3 * (100 / level - 1) / fragments + overlap * 90e-3 - 2 * 20e-3
+            least_bps = found[method]["least_bps"][str(level)]
+            if spare_s <= 0:
+                assert least_bps is None
+            else:
+                assert least_bps == pytest.approx(1e6 * bits / fragments / spare_s, rel=1e-3)
+    assert found["data parallel"]["least_bps"]["80"] is None
+    assert found["Streaming, overlapped"]["least_bps"]["99"] < 100e6
+
+
+def test_the_papers_bandwidths_are_those_of_somewhat_smaller_models(capsys: pytest.CaptureFixture[str]) -> None:
+    """The paper's simulator and this model differ by the same factor for all methods, except where one message of
+    several layers, which the paper sends layer by layer, is all that no step hides (99 %, and Streaming without
+    overlap)."""
+    found = lines(capsys, "--model", "1B")
+    for method, line in found.items():
+        assert line["paper_gbps"] == list(PAPER["1B"][method])
+        for level, paper_gbps in zip(LEVELS, PAPER["1B"][method], strict=True):
+            if level <= 95 and paper_gbps >= 1:  # the paper gives one digit after the point, in steps of 1.2
+                assert 0.95 < line["least_bps"][str(level)] / 1e9 / paper_gbps < 1.35, (method, level)
+    assert set(MODELS) == set(PAPER)
+    changed = lines(capsys, "--model", "1B", "--every", "50", "--from", "5 Gbit/s", "--to", "20 Gbit/s")
+    assert changed["DiLoCo (local SGD)"]["paper_gbps"] is None
+
+
+def test_the_table_tells_what_no_bandwidth_reaches_and_the_figure_has_all_points(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*OWN, *FAR[:2], "--from", "100 Mbit/s", "--to", "1 Gbit/s", "--figure", str(tmp_path / "shown")]) == 0
+    told = capsys.readouterr().out
+    assert "data parallel more than 1 Gbit/s; DiLoCo (local SGD) 0.2 Gbit/s; " in told
+    assert "1M parameters, a step of 0.09 s, a sum every 12 steps; predicted" in told
+    assert '"all": 100 Mbit/s is enough.' in told and '"none": 1 Gbit/s is not enough.' in told
+    with (tmp_path / "shown.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["method"] for row in rows} == {*METHODS} and len(rows) >= 5 * 9
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (("--fragments", "200"), "training.fragments of 200 with training.every of 100; allowed: 1 to 100"),
+        (("--overlap", "7"), "training.overlap of 7 with training.every of 100 and training.fragments of 16"),
+        (("--step", "1"), '--step: "1" is not a delay'),
+        (("--from", "1 Gbit/s", "--to", "1 Gbit/s"), "--to: 1 Gbit/s; allowed: more than --from"),
+        (("--parameters", "0"), "--parameters: 0"),
+        (("--layers", "300"), "--layers: 300; allowed: 1 to 256"),
+        (("--bits", "64"), "training.bits: 64 is too large"),
+    ],
+)
+def test_options_that_describe_no_training_are_refused(
+    capsys: pytest.CaptureFixture[str], typed: tuple[str, ...], says: str
+) -> None:
+    assert_refused(main, capsys, typed, says)
