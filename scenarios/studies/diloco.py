@@ -114,7 +114,9 @@ class Line:
 
 def _answer(options: argparse.Namespace, show: Show) -> Answer:
     model, rates = _model(options), _rates(options)
-    scenarios = {method: _scenario(options, values, rates) for method, values in _methods(options, model).items()}
+    methods = _methods(options, model)
+    _scenario(options, methods[_FEW_BITS], rates[:1])  # has every option, so a wrong one is told at once
+    scenarios = {method: _scenario(options, values, rates) for method, values in methods.items()}
     if options.engine == "emulation":  # what there is to tell is about measured times
         warn(COMMAND, scenarios.values(), emulates=True)
     paper = PAPER[options.model] if _is_of_paper(options) else {}
