@@ -13,7 +13,7 @@ from analysis.results.reader import PROGRAM, ResultsError
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.run_folder import RunFolder
-from scenarios.program import collective_results, session
+from scenarios.program import collective_results, script_steps, session
 from scenarios.program.session import COUNTED
 from scenarios.spec.keys import KEYS
 from scenarios.spec.scenario import Scenario
@@ -153,12 +153,22 @@ def _shows(shown: str, *, tells: bool) -> session.Shows:
 
 
 def _compared(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the runs of a program: the time of each, and that of a step if it told its steps."""
+    """Return a table of the runs of a program: the time of each, that of a step if it told its steps, and the means of
+    a step's parts under `program.gpu`."""
     has_steps = any(result["step_s"] is not None for result in results)
-    lines = [f"{'run, s':>14}" + f"{'step, s':>16}" * has_steps + "  setting"]
+    parts = ("computing", "exposed", "waiting") if any(result["script_steps"] for result in results) else ()
+    lines = [
+        f"{'run, s':>14}"
+        + f"{'step, s':>16}" * has_steps
+        + "".join(f"{f'{part}, s':>14}" for part in parts)
+        + "  setting"
+    ]
     for result in results:
         step = "" if result["step_s"] is None else f"{result['step_s']:.6f}"
-        lines.append(f"{result['run_s']:>14.6f}" + f"{step:>16}" * has_steps + f"  {result['label']}")
+        found = result["script_steps"] or {}
+        means = [f"{found[f'{part}_s']:.6f}" if found else "" for part in parts]
+        cells = f"{step:>16}" * has_steps + "".join(f"{mean:>14}" for mean in means)
+        lines.append(f"{result['run_s']:>14.6f}{cells}  {result['label']}")
     return lines
 
 
@@ -191,6 +201,7 @@ def _table(result: Mapping[str, Any]) -> str:
     for link in result["links"]:
         lines.append(f"{link['link']:<16} {link['bytes']:>16,} {_share(link):>11}")
     lines += collective_results.table(result["collectives"])
+    lines += script_steps.table(result["script_steps"])
     for capture in result["captures"] or ():
         lines.append(f"{capture['link']}: {capture['packets']:,} packets in {capture['file']}")
     if result["changes"]:

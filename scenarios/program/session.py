@@ -33,7 +33,7 @@ from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.engines.emulation import memory_bytes as carrying_bytes
-from scenarios.program import collective_results, gpu_accounts
+from scenarios.program import collective_results, gpu_accounts, script_steps
 from scenarios.program.ranks import FILES, describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
@@ -104,7 +104,8 @@ class RunState:
     ports have shown, by link, with the ns since the start. `virtual_ns` is the latest virtual
     time known, since the ranks' start, and `lines` counts the records. `events` are those of faults
     (`analysis.statistics.fault_outcomes`), `rounds` has the beginning and the end of each job in ns, by name, and
-    `collectives` has those of the script (`collective_results`).
+    `collectives` has those of the script (`collective_results`). `beginning_ns` is the ranks' start by the VM's
+    CLOCK_MONOTONIC, and `records` what they have recorded of their steps under `program.gpu`.
     """
 
     folder: Path
@@ -117,11 +118,13 @@ class RunState:
     events: list[Event] = field(default_factory=list)
     rounds: list[dict[str, tuple[int, int]]] = field(default_factory=list)
     collectives: list[dict[str, Any]] = field(default_factory=list)
+    records: list[script_steps.Records] = field(default_factory=list)
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
     printed: dict[int, int] = field(default_factory=dict)
     last: dict[int, bytes] = field(default_factory=dict)
     began: bool = False
+    beginning_ns: int = 0
     deadline: bool = False
     over: dict[str, Any] | None = None
     virtual_ns: int = 0
@@ -152,7 +155,7 @@ class RunState:
         if "doing" in line:
             self.doing = line["doing"]
         elif "began" in line:
-            self.began, self.links = True, line["links"]
+            self.began, self.links, self.beginning_ns = True, line["links"], line.get("beginning_ns", 0)
         elif "stream" in line:
             file = self._files.get((line["rank"], line["stream"]))
             if file is None:
@@ -249,6 +252,8 @@ def run(config: Scenario, *, folder: Path, shows: Shows) -> tuple[RunState, str 
         return state, watchdog.sentence
     finally:
         state.close()
+    if spec.gpu is not None:
+        state.records = script_steps.read(folder / FILES, len(state.gpus), state.beginning_ns)
     return state, None if status == 0 else stderr_tail.last() or "the testbed failed without a message"
 
 
@@ -368,6 +373,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "rounds": len(state.rounds),
         "collectives": collective_results.summary(state.collectives),
         "gpu_accounts": gpu_accounts.read(state.folder / FILES, len(placed)) if config.program.gpu else [],
+        "script_steps": script_steps.summary(state.records, state.collectives),
         "unfinished_collectives": over.get("unfinished_collectives"),
         "jobs_error": over.get("jobs_error"),
         "drops": over.get("drops"),
@@ -481,6 +487,7 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     yield from _notes_on_ranks(result["ranks"], spec)
     if spec.gpu is not None:
         yield from gpu_accounts.notes(result["gpu_accounts"])
+        yield from script_steps.notes(result["script_steps"])
     began = {fault["fault"] for fault in result["faults"]}
     for index, fault in enumerate(config.faults):
         if index not in began and not fault.is_traced:
@@ -552,6 +559,12 @@ def write_results(state: RunState, result: Mapping[str, Any]) -> None:
     if state.collectives:
         ended = collective_results.rows(state.collectives)
         write_text(state.folder / COLLECTIVES, _csv(collective_results.COLUMNS, ended))
+    if result["script_steps"]:
+        write_text(
+            state.folder / script_steps.SCRIPT_STEPS, _csv(script_steps.COLUMNS, script_steps.rows(state.records))
+        )
+        exposed = script_steps.exposed_rows(state.records)
+        write_text(state.folder / script_steps.EXPOSED, _csv(script_steps.EXPOSED_COLUMNS, exposed))
     if state.samples:
         write_text(state.folder / LINKS, links_csv(state))
         folder = state.folder / FIGURES

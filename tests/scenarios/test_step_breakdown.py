@@ -1,5 +1,7 @@
 """What a step consists of, against a count of instants on a fine grid."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +39,6 @@ def test_a_step_has_the_parts_that_a_count_of_its_instants_has(
 @given(INTERVALS)
 def test_a_union_has_the_same_instants_in_disjoint_intervals(intervals: list[Interval]) -> None:
     union = merged(intervals)
-    assert all(before[1] < after[0] for before, after in zip(union, union[1:], strict=False))
+    assert all(before[1] < after[0] for before, after in pairwise(union))
     for at in range(INSTANTS):
         assert any(runs(one, at) for one in union) == any(runs(one, at) for one in intervals)

@@ -212,9 +212,7 @@ class Recorder:
                 "steps": self._rows,
                 "left_out": self._left_out + self._lost,
                 "too_long": self._too_long,
-                "kept": [
-                    {**one, "collectives": [each.as_list() for each in one["collectives"]]} for one in self._kept
-                ],
+                "kept": [{**one, "collectives": [each.as_list() for each in one["collectives"]]} for one in self._kept],
             }
 
     def end(self, path: str | None) -> None:

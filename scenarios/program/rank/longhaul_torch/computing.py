@@ -1,5 +1,4 @@
-"""What a group knows of the GPU whose time the script takes (`longhaul_gpu`), and tells it: nothing unless it is active.
-"""
+"""What a group knows of the GPU whose time the script takes (`longhaul_gpu`), and tells it, if it is active."""
 
 import sys
 import time

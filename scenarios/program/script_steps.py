@@ -1,0 +1,294 @@
+"""What a script's steps consisted of (`program.gpu`), from the records that ranks leave at their ends (`recording`).
+
+Files of ranks are those of a program, which can write anything there: one that is not such a record is left out.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scenarios.spec.program import GPU_STEPS
+
+_MOST_BYTES = 100_000_000
+_PARTS = ("computing_s", "exposed_s", "waiting_s", "overlap_s", "communication_s")
+_WITHIN = "within sites"
+_MAX_RANKS = 8
+
+SCRIPT_STEPS, EXPOSED = "script_steps.csv", "exposed.csv"
+"""In the run folder: what each step under `program.gpu` consisted of, and its collectives."""
+
+COLUMNS = ("rank", "step", "begin_s", "end_s", "step_s", *_PARTS, "flops", "utilisation")
+"""The columns of `script_steps.csv`."""
+
+EXPOSED_COLUMNS = ("rank", "step", "ranks", "number", "kind", "size_bytes", "exposed_s")
+"""The columns of `exposed.csv`."""
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """A collective of the group `ranks` that ran in a step on a rank, and the part of it in which no kernel ran."""
+
+    ranks: tuple[int, ...]
+    number: int
+    kind: str
+    size_bytes: int
+    exposed_ns: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a rank: times in ns since the ranks' start, its parts (`breakdown.Breakdown`), its FLOPs, the s that
+    these take at the GPU's peak, and its collectives."""
+
+    rank: int
+    number: int
+    begin_ns: int
+    end_ns: int
+    computing_ns: int
+    communication_ns: int
+    overlap_ns: int
+    exposed_ns: int
+    waiting_ns: int
+    flops: float
+    at_peak_s: float
+    collectives: tuple[Exposed, ...]
+
+    @property
+    def step_ns(self) -> int:
+        """The step's time."""
+        return self.end_ns - self.begin_ns
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the step in which its FLOPs would be done at the GPU's peak (MFU)."""
+        return self.at_peak_s * 1e9 / self.step_ns if self.step_ns else 0.0
+
+    def parts_s(self) -> dict[str, float]:
+        """Return the parts in s, by the names of columns."""
+        return {name: getattr(self, f"{name.removesuffix('_s')}_ns") / 1e9 for name in _PARTS}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel: when it began in ns since the ranks' start, how long it took, and the ids of what it waited for."""
+
+    id: int
+    name: str
+    stream: int
+    begin_ns: int
+    took_ns: int
+    flops: float
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective on a rank, with the name and the ranks of its group; `ended_ns` is None if it did not end."""
+
+    id: int
+    group: tuple[str, tuple[int, ...]]
+    number: int
+    kind: str
+    size_bytes: int
+    asked_ns: int
+    begun_ns: int
+    ended_ns: int | None
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The kernels and collectives that began in a step of a rank."""
+
+    step: int
+    begin_ns: int
+    end_ns: int
+    kernels: tuple[Kernel, ...]
+    collectives: tuple[Collective, ...]
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a rank has recorded: its steps, how many more there were, and its last steps in detail."""
+
+    rank: int
+    steps: tuple[Step, ...]
+    left_out: int
+    kept: tuple[Kept, ...]
+
+
+def read(folder: Path, ranks: int, beginning_ns: int) -> list[Records]:
+    """Return the records that ranks have left in this folder, with times since `beginning_ns` of CLOCK_MONOTONIC."""
+    found = []
+    for rank in range(ranks):
+        path = folder / GPU_STEPS.format(rank)
+        try:
+            if path.stat().st_size <= _MOST_BYTES:
+                found.append(_records(rank, json.loads(path.read_text(encoding="utf-8")), beginning_ns))
+        except (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError):
+            continue
+    return found
+
+
+def _records(rank: int, given: Mapping[str, Any], beginning_ns: int) -> Records:
+    groups = [(str(name), tuple(map(int, ranks))) for name, ranks in given["groups"]]
+    names = [str(name) for name in given["names"]]
+
+    def since(at_ns: Any) -> int:
+        return int(at_ns) - beginning_ns
+
+    def ids(after: Any) -> tuple[int, ...]:
+        return tuple(map(int, after))
+
+    steps = []
+    for number, begin, end, *parts, flops, at_peak_s, collectives in given["steps"]:
+        exposed = (
+            Exposed(groups[int(group)][1], int(nth), str(kind), int(size), int(part))
+            for group, nth, kind, size, part in collectives
+        )
+        computing, communication, overlap, exposed_part, waiting = map(int, parts)
+        steps.append(
+            Step(
+                rank=rank,
+                number=int(number),
+                begin_ns=since(begin),
+                end_ns=since(end),
+                computing_ns=computing,
+                communication_ns=communication,
+                overlap_ns=overlap,
+                exposed_ns=exposed_part,
+                waiting_ns=waiting,
+                flops=float(flops),
+                at_peak_s=float(at_peak_s),
+                collectives=tuple(exposed),
+            )
+        )
+    kept = [
+        Kept(
+            int(one["step"]),
+            since(one["begin_ns"]),
+            since(one["end_ns"]),
+            tuple(
+                Kernel(int(id_), names[int(name)], int(stream), since(begin), int(took), float(flops), ids(after))
+                for id_, name, stream, begin, took, flops, after in one["kernels"]
+            ),
+            tuple(
+                Collective(
+                    int(id_),
+                    groups[int(group)],
+                    int(number),
+                    str(kind),
+                    int(size),
+                    since(asked),
+                    since(begun),
+                    None if ended is None else since(ended),
+                    ids(after),
+                )
+                for id_, group, number, kind, size, asked, begun, ended, after in one["collectives"]
+            ),
+        )
+        for one in given["kept"]
+    ]
+    return Records(rank, tuple(steps), int(given["left_out"]), tuple(kept))
+
+
+def rows(records: Iterable[Records]) -> list[list[Any]]:
+    """Return the rows of `script_steps.csv`."""
+    return [
+        [
+            *(one.rank, one.number, one.begin_ns / 1e9, one.end_ns / 1e9, one.step_ns / 1e9),
+            *one.parts_s().values(),
+            *(one.flops, one.utilisation),
+        ]
+        for of_rank in records
+        for one in of_rank.steps
+    ]
+
+
+def exposed_rows(records: Iterable[Records]) -> list[list[Any]]:
+    """Return the rows of `exposed.csv`."""
+    return [
+        [
+            *(step.rank, step.number, " ".join(map(str, one.ranks)), one.number),
+            *(one.kind, one.size_bytes, one.exposed_ns / 1e9),
+        ]
+        for of_rank in records
+        for step in of_rank.steps
+        for one in step.collectives
+    ]
+
+
+def summary(records: Sequence[Records], ended: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the means over all steps of all ranks; None without steps. `ended` are the records of collectives in
+    `RunState`.
+
+    `exposed_by_kind` divides the exposed time among kinds of collectives. `exposed_by_link` has, for each WAN link, the
+    exposed time of the collectives that cross it, so one that crosses several counts for each; those that cross none
+    are "within sites".
+    """
+    steps = [step for of_rank in records for step in of_rank.steps]
+    if not steps:
+        return None
+    count = len(steps)
+    links_of = _links_of(ended)
+    by_kind, by_link = Counter[str](), Counter[str]()
+    for step in steps:
+        for one in step.collectives:
+            by_kind[one.kind] += one.exposed_ns
+            for link in links_of.get((one.ranks, one.number, one.kind), (_WITHIN,)):
+                by_link[link] += one.exposed_ns
+    parts = [step.parts_s() for step in steps]
+    step_ns = sum(step.step_ns for step in steps)
+    return {
+        "ranks": sum(bool(of_rank.steps) for of_rank in records),
+        "steps": count,
+        "left_out": {str(of_rank.rank): of_rank.left_out for of_rank in records if of_rank.left_out},
+        "has_detail": all(of_rank.kept for of_rank in records),
+        "step_s": step_ns / count / 1e9,
+        **{name: sum(one[name] for one in parts) / count for name in _PARTS},
+        "flops": sum(step.flops for step in steps) / count,
+        "utilisation": sum(step.at_peak_s for step in steps) * 1e9 / step_ns if step_ns else 0.0,
+        "exposed_by_kind": {kind: exposed_ns / count / 1e9 for kind, exposed_ns in sorted(by_kind.items())},
+        "exposed_by_link": {link: exposed_ns / count / 1e9 for link, exposed_ns in sorted(by_link.items())},
+    }
+
+
+def _links_of(ended: Sequence[Mapping[str, Any]]) -> dict[tuple[tuple[int, ...], int, str], tuple[str, ...]]:
+    """Return the WAN links that each collective crosses, by its group's ranks, number and kind. A group that a script
+    has made again counts its collectives anew: then all of these links count."""
+    links: dict[tuple[tuple[int, ...], int, str], set[str]] = {}
+    for one in ended:
+        links.setdefault((tuple(one["ranks"]), one["number"], one["kind"]), set()).update(one["links"])
+    return {key: tuple(sorted(some)) or (_WITHIN,) for key, some in links.items()}
+
+
+def table(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the lines of a table of a summary; none without steps."""
+    if found is None:
+        return
+    names = ("step", "computing", "exposed", "waiting", "overlap")
+    yield f"mean of {found['steps']:,} steps of {found['ranks']:,} ranks, ms".ljust(40) + _cells(names)
+    yield "".ljust(40) + _cells(f"{found[f'{name}_s'] * 1e3:,.6f}" for name in names)
+    for what, parts in (("kind", found["exposed_by_kind"]), ("link", found["exposed_by_link"])):
+        for name, exposed_s in parts.items():
+            where = f"in {name}" if what == "kind" else name if name == _WITHIN else f"across {name}"
+            yield f"  exposed {where}".ljust(40) + _cells(("", "", f"{exposed_s * 1e3:,.6f}"))
+    yield f"utilisation of the GPU's peak (MFU): {found['utilisation']:.2%}"
+
+
+def _cells(texts: Iterable[str]) -> str:
+    return "".join(f"{text:>13}" for text in texts).rstrip()
+
+
+def notes(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield a sentence for what a summary lacks."""
+    if found is None:
+        return
+    if found["left_out"]:
+        ranks = ", ".join(f"{count:,} of rank {rank}" for rank, count in [*found["left_out"].items()][:_MAX_RANKS])
+        yield f"steps beyond what a rank records have no row in {SCRIPT_STEPS} and are in no mean: {ranks}"
+    if not found["has_detail"]:
+        yield "there is no timeline and no trace, as the last step of a rank has more kernels than are kept"
