@@ -1,0 +1,95 @@
+"""Makes Chakra execution traces of the last steps of a script, with measured times, from what its ranks have kept."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.results.writer import atomic_replacement, write_text
+from hosts.collectives.chakra_writer import Call, Computation, content
+from scenarios.program.script_steps import Collective, Kept, Records
+
+TRACE, GROUPS = "chakra", "comm_groups.json"
+"""In the run folder: the folder of traces, which are `trace.RANK.et`, and in it the ranks of each group by name."""
+
+_Key = tuple[tuple[str, tuple[int, ...]], int, str]
+"""A collective: its group, its number in it, and its kind."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The last steps that all ranks have kept: their numbers, and for each rank the steps."""
+
+    steps: tuple[int, ...]
+    kept: tuple[tuple[Kept, ...], ...]
+
+    @property
+    def begin_ns(self) -> int:
+        """When the first rank began its first step."""
+        return min(of_rank[0].begin_ns for of_rank in self.kept)
+
+    @property
+    def end_ns(self) -> int:
+        """When the last rank ended its last step."""
+        return max(of_rank[-1].end_ns for of_rank in self.kept)
+
+
+def window(records: Sequence[Records], ranks: int) -> Window | None:
+    """Return the steps that all `ranks` ranks have kept; None if there are none."""
+    if not records or len(records) != ranks:
+        return None
+    common = set[int].intersection(*({kept.step for kept in of_rank.kept} for of_rank in records))
+    kept = tuple(tuple(one for one in of_rank.kept if one.step in common) for of_rank in records)
+    return Window(tuple(sorted(common)), kept) if common else None
+
+
+def traces(shown: Window) -> tuple[list[bytes], dict[str, list[int]]]:
+    """Return the content of each rank's file, and the ranks of each group by its name in them, but for all ranks.
+
+    Collectives that some ranks of their group began in another step than the window's are left out: what follows them
+    waits as long as it did.
+    """
+    everyone = tuple(range(len(shown.kept)))
+    of_rank = [{_key(one): one for kept in steps for one in kept.collectives if one.ended_ns} for steps in shown.kept]
+    whole = {
+        key
+        for found in of_rank
+        for key in found
+        if all(rank in everyone and key in of_rank[rank] for rank in key[0][1])
+    }
+    groups = sorted({group for group, _, _ in whole})
+    of_all = next((group for group in groups if tuple(sorted(group[1])) == everyone), None)
+    names = {group: "" if group == of_all else str(number) for number, group in enumerate(groups, 1)}
+    files = [
+        content(_nodes(steps, {key: one for key, one in found.items() if key in whole}, names), shown.begin_ns)
+        for steps, found in zip(shown.kept, of_rank, strict=True)
+    ]
+    return files, {name: sorted(group[1]) for group, name in names.items() if name}
+
+
+def _key(one: Collective) -> _Key:
+    return one.group, one.number, one.kind
+
+
+def _nodes(
+    steps: Sequence[Kept], collectives: Mapping[_Key, Collective], names: Mapping[tuple[str, tuple[int, ...]], str]
+) -> Iterator[Computation | Call]:
+    for kept in steps:
+        for one in kept.kernels:
+            yield Computation(one.id, one.name, one.begin_ns, one.took_ns, one.flops, one.after)
+    for (group, number, kind), call in collectives.items():
+        name = f"{kind} {number}"
+        size = call.size_bytes, names[group], len(group[1])
+        yield Call(call.id, name, kind, *size, call.begun_ns, call.ended_ns or call.begun_ns, call.after)
+
+
+def write(shown: Window, folder: Path) -> None:
+    """Write the traces of all ranks into a folder of a run; raises OSError."""
+    files, groups = traces(shown)
+    folder = folder / TRACE
+    folder.mkdir(exist_ok=True)
+    for rank, data in enumerate(files):
+        with atomic_replacement(folder / f"trace.{rank}.et") as temporary:
+            temporary.write_bytes(data)
+    if groups:
+        write_text(folder / GROUPS, json.dumps(groups) + "\n")
