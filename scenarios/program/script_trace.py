@@ -1,12 +1,15 @@
-"""Makes Chakra execution traces of the last steps of a script, with measured times, from what its ranks have kept."""
+"""The last steps of a script, from what its ranks have kept: Chakra execution traces and a timeline. Times are measured.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.figures.rank_timeline import Bar, RankBars
 from analysis.results.writer import atomic_replacement, write_text
 from hosts.collectives.chakra_writer import Call, Computation, content
+from scenarios.program.rank.longhaul_gpu.breakdown import merged
 from scenarios.program.script_steps import Collective, Kept, Records
 
 TRACE, GROUPS = "chakra", "comm_groups.json"
@@ -65,6 +68,38 @@ def traces(shown: Window) -> tuple[list[bytes], dict[str, list[int]]]:
         for steps, found in zip(shown.kept, of_rank, strict=True)
     ]
     return files, {name: sorted(group[1]) for group, name in names.items() if name}
+
+
+def timeline(shown: Window, gpus: Sequence[str]) -> list[RankBars]:
+    """Return the bars of each rank for the timeline, given the names of the ranks' GPUs."""
+    return [
+        _bars(f"{rank} ({gpu})", steps) for rank, (gpu, steps) in enumerate(zip(gpus, shown.kept, strict=True))
+    ]
+
+
+def _bars(name: str, steps: Sequence[Kept]) -> RankBars:
+    kernels = [one for kept in steps for one in kept.kernels]
+    collectives = [one for kept in steps for one in kept.collectives if one.ended_ns]
+    streams: dict[str, list[Bar]] = {f"stream {number}": [] for number in sorted({one.stream for one in kernels})}
+    for one in kernels:
+        end_s = (one.begin_ns + one.took_ns) / 1e9
+        streams[f"stream {one.stream}"].append(Bar(one.name, one.begin_ns / 1e9, end_s, {"flops": one.flops}))
+    groups: dict[str, list[Bar]] = {}
+    for call in collectives:
+        about = {"number": call.number, "bytes": call.size_bytes, "ranks": list(call.group[1])}
+        about["asked_us"] = call.asked_ns / 1e3
+        bar = Bar(call.kind, call.begun_ns / 1e9, (call.ended_ns or 0) / 1e9, about)
+        groups.setdefault(f"group {call.group[0]}", []).append(bar)
+    return RankBars(
+        name=name,
+        steps=[Bar(str(kept.step), kept.begin_ns / 1e9, kept.end_ns / 1e9, {}) for kept in steps],
+        streams=streams,
+        groups=groups,
+        computing_s=[
+            (begin / 1e9, end / 1e9)
+            for begin, end in merged((one.begin_ns, one.begin_ns + one.took_ns) for one in kernels)
+        ],
+    )
 
 
 def _key(one: Collective) -> _Key:

@@ -565,11 +565,25 @@ def write_results(state: RunState, result: Mapping[str, Any]) -> None:
         )
         exposed = script_steps.exposed_rows(state.records)
         write_text(state.folder / script_steps.EXPOSED, _csv(script_steps.EXPOSED_COLUMNS, exposed))
+        _write_last_steps(state, result)
     if state.samples:
         write_text(state.folder / LINKS, links_csv(state))
         folder = state.folder / FIGURES
         folder.mkdir(exist_ok=True)
         picture(result, state.samples).write(folder)
+
+
+def _write_last_steps(state: RunState, result: Mapping[str, Any]) -> None:
+    """Write the timeline and the traces of the steps that all ranks have kept, if there are any."""
+    from analysis.figures.rank_timeline import picture  # slow to import, because of matplotlib
+    from scenarios.program import script_trace
+
+    shown = script_trace.window(state.records, len(result["ranks"]))
+    if shown is not None:
+        script_trace.write(shown, state.folder)
+        bars = script_trace.timeline(shown, [rank["gpu"] for rank in result["ranks"]])
+        (state.folder / FIGURES).mkdir(exist_ok=True)
+        picture(f"Ranks of a program, {result['mode']}", bars).write(state.folder / FIGURES)
 
 
 def links_csv(state: RunState) -> str:
