@@ -1,10 +1,11 @@
 """Writes what a rank has computed and communicated as a Chakra execution trace, which `chakra` reads.
 
-A file is a GlobalMetadata and then Nodes of `et_def.proto` (schema 0.0.4), each prefixed with its length. Times in it are
-whole microseconds, so each node's duration is rounded such that its end is within half a microsecond of the measured one.
+A file is a GlobalMetadata and then Nodes of `et_def.proto` (schema 0.0.4), each prefixed with its length. Times in it
+are whole microseconds, so durations are rounded such that each node's end is within half a microsecond of the measured
+one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from hosts.collectives.chakra import COLLECTIVE, COMPUTES, KINDS, OF_EACH
@@ -26,7 +27,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Call:
-    """A collective on one rank: its kind, its size in bytes as nccl-tests counts it, and when it began and ended, in ns.
+    """A collective on one rank: its kind, its size in bytes as nccl-tests counts it, and its begin and end in ns.
 
     `name` is the same on all ranks of its group. `group` is the group's name, "" for that of all ranks, of which it has
     `members`. It waited for the nodes with the ids `after`, and for the group's collective before it.
@@ -67,11 +68,11 @@ class _Writer:
         return max(0, round((at_ns - self._origin_ns) / 1000))
 
     def _write(
-        self, name: str, kind: int, begin_us: int, end_us: int, waits: Sequence[int], attributes: Sequence[bytes]
+        self, name: str, kind: int, span_us: tuple[int, int], waits: Collection[int], attributes: Sequence[bytes]
     ) -> int:
-        number = len(self._messages)
+        (begin_us, end_us), number = span_us, len(self._messages)
         duration_us = max(0, end_us - begin_us)
-        data_deps = b"".join(map(_varint, waits))
+        data_deps = b"".join(map(_varint, sorted(waits)))
         self._messages.append(
             _field(1, number)
             + _field(2, name)
@@ -91,12 +92,12 @@ class _Writer:
         begin_us, free_us = self._us(node.begin_ns), max((self._end_us[one] for one in waits), default=0)
         if begin_us > free_us:
             attributes = [_attribute("is_cpu_op", True)]
-            waits = {self._write("host", COMPUTES, free_us, begin_us, sorted(waits), attributes)}
+            waits = {self._write("host", COMPUTES, (free_us, begin_us), waits, attributes)}
             free_us = begin_us
         if isinstance(node, Computation):
             attributes = [_attribute("is_cpu_op", False), _attribute("num_ops", round(node.flops))]
             end_us = self._us(node.begin_ns + node.took_ns)
-            number = self._write(node.name, COMPUTES, free_us, end_us, sorted(waits), attributes)
+            number = self._write(node.name, COMPUTES, (free_us, end_us), waits, attributes)
         else:
             attributes = [
                 _attribute("is_cpu_op", False),
@@ -105,7 +106,7 @@ class _Writer:
             ]
             if node.group:
                 attributes.append(_attribute("pg_name", node.group))
-            number = self._write(node.name, COLLECTIVE, free_us, self._us(node.end_ns), sorted(waits), attributes)
+            number = self._write(node.name, COLLECTIVE, (free_us, self._us(node.end_ns)), waits, attributes)
             self._last_of[node.group] = number
         self._numbers[node.id] = number
 

@@ -1,5 +1,4 @@
-"""The last steps of a script, from what its ranks have kept: Chakra execution traces and a timeline. Times are measured.
-"""
+"""The last steps of a script, from what its ranks have kept: Chakra traces with measured times, and a timeline."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,9 +71,7 @@ def traces(shown: Window) -> tuple[list[bytes], dict[str, list[int]]]:
 
 def timeline(shown: Window, gpus: Sequence[str]) -> list[RankBars]:
     """Return the bars of each rank for the timeline, given the names of the ranks' GPUs."""
-    return [
-        _bars(f"{rank} ({gpu})", steps) for rank, (gpu, steps) in enumerate(zip(gpus, shown.kept, strict=True))
-    ]
+    return [_bars(f"{rank} ({gpu})", steps) for rank, (gpu, steps) in enumerate(zip(gpus, shown.kept, strict=True))]
 
 
 def _bars(name: str, steps: Sequence[Kept]) -> RankBars:

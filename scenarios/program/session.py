@@ -627,6 +627,17 @@ def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
         ]
         write_text(folder / STEPS, _csv(("configuration", *keys, *_OF_STEP), rows))
         _draw_steps(folder, results)
+    if any(result["script_steps"] for result in results):
+        _draw_parts(folder, results)
+
+
+def _draw_parts(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """Write the figure of the parts of steps in each run."""
+    from analysis.figures.program import parts  # slow to import, because of matplotlib
+
+    (folder / FIGURES).mkdir(exist_ok=True)
+    title = shared_words([result["label"] for result in results])
+    parts([(result["values"], result["script_steps"]) for result in results], title).write(folder / FIGURES)
 
 
 def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
