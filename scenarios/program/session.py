@@ -89,8 +89,9 @@ _NO_SPINNING = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "MKL_NUM_T
 Shows = Callable[[int, str, bytes], None]
 """Takes what a rank has printed: the rank, "stdout" or "stderr", and the bytes."""
 
-_STEP = re.compile(rb"^longhaul: step ([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*$", re.MULTILINE)
-"""A line by which a program tells how long a step took, in seconds (`longhaul.report`)."""
+_NUMBER = rb"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+_STEP = re.compile(rb"^longhaul: step " + _NUMBER + rb"(?: tokens " + _NUMBER + rb")?\s*$", re.MULTILINE)
+"""A line by which a program tells how long a step took, in seconds, and its tokens (`longhaul.report`)."""
 
 
 @dataclass
@@ -309,13 +310,25 @@ def _environment() -> dict[str, str]:
     return {"PYTHONUSERBASE": f"{home}/.local", **_NO_SPINNING, **LAUNCHERS, **environment, **own}
 
 
-def _steps(folder: Path, ranks: int) -> Iterator[tuple[int, int, float]]:
-    """Yield each step that a rank told on stdout: the rank, the step's number from 0 on, and its time in s."""
+def steps_told(folder: Path, ranks: int) -> Iterator[tuple[int, int, float, float | None]]:
+    """Yield each step that a rank told on stdout: the rank, the step's number from 0 on, its time in s, and its tokens
+    if it told them."""
     for rank in range(ranks):
         path = folder / OUTPUT / f"{rank}.stdout"
         if path.exists():
-            for number, found in enumerate(_STEP.findall(path.read_bytes())):
-                yield rank, number, float(found)
+            for number, (step_s, tokens) in enumerate(_STEP.findall(path.read_bytes())):
+                yield rank, number, float(step_s), float(tokens) if tokens else None
+
+
+def tokens_per_s(told: Sequence[tuple[int, int, float, float | None]]) -> float | None:
+    """Return the tokens of all ranks in all steps by the time of these, each as long as on its slowest rank; None if a
+    step lacks its tokens, or took no time."""
+    slowest_s = dict[int, float]()
+    for _, step, step_s, _ in told:
+        slowest_s[step] = max(step_s, slowest_s.get(step, 0.0))
+    tokens = [one for *_, one in told if one is not None]
+    whole_s = sum(slowest_s.values())
+    return sum(tokens) / whole_s if len(tokens) == len(told) and whole_s > 0 else None
 
 
 def step_time(steps: Sequence[tuple[int, int, float]]) -> float | None:
@@ -332,7 +345,8 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
     placed = config.program.roles_of(config.fabric.gpus_per_site)
     over = state.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
-    steps = list(_steps(state.folder, len(placed)))
+    told = list(steps_told(state.folder, len(placed)))
+    steps = [(rank, step, step_s) for rank, step, step_s, _ in told]
     counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(placed))
     return {
         "command": config.program.command,
@@ -342,6 +356,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "run_s": _run_ns(state) / 1e9,
         "wall_s": round(wall_s, 3),
         "step_s": step_time(steps),
+        "tokens_per_s": tokens_per_s(told),
         "steps": steps,
         "ended_early": why,
         "deadline": state.deadline,

@@ -30,9 +30,9 @@ class Steps:
     def watch(self) -> None:
         """Follow the script's optimizers from now on."""
 
-        def report(step: float) -> None:
+        def report(step: float, tokens: float | None = None) -> None:
             self._script_reports = True
-            self._report(step)
+            self._report(step, tokens)
 
         self._module.report = report
         register_optimizer_step_post_hook(self._stepped)
