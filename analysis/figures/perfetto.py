@@ -9,13 +9,11 @@ the previous one has ended goes to a further thread of its flow.
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.figures.collective_detail import Collective, TimedTransfer, lanes
+from analysis.figures.rank_bars import Bar, RankBars
 from analysis.figures.training import computations
-
-if TYPE_CHECKING:
-    from analysis.figures.rank_timeline import Bar, RankBars
 
 _DECIMALS = 6  # of a time in microseconds: a picosecond, below the resolution of any clock here
 
@@ -35,7 +33,7 @@ def as_json(collectives: Sequence[Collective]) -> str:
     return _document(about, events)
 
 
-def ranks_as_json(title: str, ranks: "Sequence[RankBars]") -> str:
+def ranks_as_json(title: str, ranks: Sequence[RankBars]) -> str:
     """Return the trace of a script's ranks as the text of a JSON file."""
     return _document({"run": title}, [event for pid, rank in enumerate(ranks, 1) for event in _rank(pid, rank)])
 
@@ -45,7 +43,7 @@ def _document(about: dict[str, Any], events: list[dict[str, Any]]) -> str:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
 
-def _rank(pid: int, rank: "RankBars") -> Iterator[dict[str, Any]]:
+def _rank(pid: int, rank: RankBars) -> Iterator[dict[str, Any]]:
     yield _meta(pid, 0, "process_name", "name", rank.name)
     yield _meta(pid, 0, "process_sort_index", "sort_index", pid)
     threads = [("steps", "step", rank.steps)]
@@ -57,7 +55,7 @@ def _rank(pid: int, rank: "RankBars") -> Iterator[dict[str, Any]]:
         yield from (_bar(pid, tid, category, bar) for bar in bars)
 
 
-def _bar(pid: int, tid: int, category: str, bar: "Bar") -> dict[str, Any]:
+def _bar(pid: int, tid: int, category: str, bar: Bar) -> dict[str, Any]:
     begin_us, end_us = round(bar.begin_s * 1e6, _DECIMALS), round(bar.end_s * 1e6, _DECIMALS)
     about = {"pid": pid, "tid": tid, "ts": begin_us, "dur": round(end_us - begin_us, _DECIMALS)}
     return {"ph": "X", **about, "name": bar.name, "cat": category, "args": dict(bar.about)}

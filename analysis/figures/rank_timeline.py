@@ -1,7 +1,6 @@
 """The timeline of a script's ranks: when the kernels of each GPU ran, its collectives, and the ends of its steps."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,6 +9,7 @@ from matplotlib.patches import Patch
 
 from analysis.figures import perfetto
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend
+from analysis.figures.rank_bars import RankBars
 from analysis.figures.style import INK, line_style, time_unit
 
 KERNELS = "kernels"
@@ -18,28 +18,6 @@ _MAX_RANKS = 32
 _MAX_STEPS = 2
 _KERNELS_COLOUR = "#7FA3B5"
 _NARROW = 0.004  # length of a bar that a white edge would cover, as a share of the time that is drawn
-
-
-@dataclass(frozen=True)
-class Bar:
-    """What ran on a rank, in s since the ranks' start, with what is known of it."""
-
-    name: str
-    begin_s: float
-    end_s: float
-    about: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class RankBars:
-    """A rank: its name, its steps, the kernels of each of its streams and the collectives of each of its groups by
-    their names, and the times at which kernels ran, as disjoint intervals in s. A collective's name is its kind."""
-
-    name: str
-    steps: Sequence[Bar]
-    streams: Mapping[str, Sequence[Bar]]
-    groups: Mapping[str, Sequence[Bar]]
-    computing_s: Sequence[tuple[float, float]]
 
 
 def picture(title: str, ranks: Sequence[RankBars]) -> Picture:

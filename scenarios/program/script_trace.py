@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.figures.rank_timeline import Bar, RankBars
+from analysis.figures.rank_bars import Bar, RankBars
 from analysis.results.writer import atomic_replacement, write_text
 from hosts.collectives.chakra_writer import Call, Computation, content
 from scenarios.program.rank.longhaul_gpu.breakdown import merged
