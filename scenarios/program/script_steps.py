@@ -195,6 +195,33 @@ def _records(rank: int, given: Mapping[str, Any], beginning_ns: int) -> Records:
     return Records(rank, tuple(steps), int(given["left_out"]), tuple(kept))
 
 
+@dataclass(frozen=True)
+class Window:
+    """The last steps that all ranks have kept: their numbers, and for each rank the steps."""
+
+    steps: tuple[int, ...]
+    kept: tuple[tuple[Kept, ...], ...]
+
+    @property
+    def begin_ns(self) -> int:
+        """When the first rank began its first step."""
+        return min(of_rank[0].begin_ns for of_rank in self.kept)
+
+    @property
+    def end_ns(self) -> int:
+        """When the last rank ended its last step."""
+        return max(of_rank[-1].end_ns for of_rank in self.kept)
+
+
+def window(records: Sequence[Records], ranks: int) -> Window | None:
+    """Return the steps that all `ranks` ranks have kept; None if there are none."""
+    if not records or len(records) != ranks:
+        return None
+    common = set[int].intersection(*({kept.step for kept in of_rank.kept} for of_rank in records))
+    kept = tuple(tuple(one for one in of_rank.kept if one.step in common) for of_rank in records)
+    return Window(tuple(sorted(common)), kept) if common else None
+
+
 def rows(records: Iterable[Records]) -> list[list[Any]]:
     """Return the rows of `script_steps.csv`."""
     return [
@@ -221,9 +248,9 @@ def exposed_rows(records: Iterable[Records]) -> list[list[Any]]:
     ]
 
 
-def summary(records: Sequence[Records], ended: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the means over all steps of all ranks; None without steps. `ended` are the records of collectives in
-    `RunState`.
+def summary(records: Sequence[Records], ranks: int, ended: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the means over all steps of all ranks, of which the program has `ranks`; None without steps. `ended` are
+    the records of collectives in `RunState`.
 
     `exposed_by_kind` divides the exposed time among kinds of collectives. `exposed_by_link` has, for each WAN link, the
     exposed time of the collectives that cross it, so one that crosses several counts for each; those that cross none
@@ -246,7 +273,7 @@ def summary(records: Sequence[Records], ended: Sequence[Mapping[str, Any]]) -> d
         "ranks": sum(bool(of_rank.steps) for of_rank in records),
         "steps": count,
         "left_out": {str(of_rank.rank): of_rank.left_out for of_rank in records if of_rank.left_out},
-        "has_detail": all(of_rank.kept for of_rank in records),
+        "has_detail": window(records, ranks) is not None,
         "step_s": step_ns / count / 1e9,
         **{name: sum(one[name] for one in parts) / count for name in _PARTS},
         "flops": sum(step.flops for step in steps) / count,
@@ -291,4 +318,7 @@ def notes(found: Mapping[str, Any] | None) -> Iterator[str]:
         ranks = ", ".join(f"{count:,} of rank {rank}" for rank, count in [*found["left_out"].items()][:_MAX_RANKS])
         yield f"steps beyond what a rank records have no row in {SCRIPT_STEPS} and are in no mean: {ranks}"
     if not found["has_detail"]:
-        yield "there is no timeline and no trace, as the last step of a rank has more kernels than are kept"
+        yield (
+            "there is no timeline and no trace: ranks have ended without records, or their last steps differ or have "
+            "more kernels than are kept"
+        )

@@ -2,47 +2,19 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.figures.rank_bars import Bar, RankBars
 from analysis.results.writer import atomic_replacement, write_text
 from hosts.collectives.chakra_writer import Call, Computation, content
 from scenarios.program.rank.longhaul_gpu.breakdown import merged
-from scenarios.program.script_steps import Collective, Kept, Records
+from scenarios.program.script_steps import Collective, Kept, Window
 
 TRACE, GROUPS = "chakra", "comm_groups.json"
 """In the run folder: the folder of traces, which are `trace.RANK.et`, and in it the ranks of each group by name."""
 
 _Key = tuple[tuple[str, tuple[int, ...]], int, str]
 """A collective: its group, its number in it, and its kind."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """The last steps that all ranks have kept: their numbers, and for each rank the steps."""
-
-    steps: tuple[int, ...]
-    kept: tuple[tuple[Kept, ...], ...]
-
-    @property
-    def begin_ns(self) -> int:
-        """When the first rank began its first step."""
-        return min(of_rank[0].begin_ns for of_rank in self.kept)
-
-    @property
-    def end_ns(self) -> int:
-        """When the last rank ended its last step."""
-        return max(of_rank[-1].end_ns for of_rank in self.kept)
-
-
-def window(records: Sequence[Records], ranks: int) -> Window | None:
-    """Return the steps that all `ranks` ranks have kept; None if there are none."""
-    if not records or len(records) != ranks:
-        return None
-    common = set[int].intersection(*({kept.step for kept in of_rank.kept} for of_rank in records))
-    kept = tuple(tuple(one for one in of_rank.kept if one.step in common) for of_rank in records)
-    return Window(tuple(sorted(common)), kept) if common else None
 
 
 def traces(shown: Window) -> tuple[list[bytes], dict[str, list[int]]]:

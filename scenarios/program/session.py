@@ -388,7 +388,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "rounds": len(state.rounds),
         "collectives": collective_results.summary(state.collectives),
         "gpu_accounts": gpu_accounts.read(state.folder / FILES, len(placed)) if config.program.gpu else [],
-        "script_steps": script_steps.summary(state.records, state.collectives),
+        "script_steps": script_steps.summary(state.records, len(placed), state.collectives),
         "unfinished_collectives": over.get("unfinished_collectives"),
         "jobs_error": over.get("jobs_error"),
         "drops": over.get("drops"),
@@ -593,7 +593,7 @@ def _write_last_steps(state: RunState, result: Mapping[str, Any]) -> None:
     from analysis.figures.rank_timeline import picture  # slow to import, because of matplotlib
     from scenarios.program import script_trace
 
-    shown = script_trace.window(state.records, len(result["ranks"]))
+    shown = script_steps.window(state.records, len(result["ranks"]))
     if shown is not None:
         script_trace.write(shown, state.folder)
         bars = script_trace.timeline(shown, [rank["gpu"] for rank in result["ranks"]])

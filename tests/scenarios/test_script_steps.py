@@ -99,7 +99,7 @@ def test_exposed_time_is_told_by_kind_and_by_link_and_the_notes_say_nothing_of_a
         {"ranks": (0, 1), "number": 1, "kind": "allreduce", "links": ["a>b", "b>a"]},
         {"ranks": (0, 1), "number": 2, "kind": "allreduce", "links": []},
     ]
-    found = script_steps.summary(left(tmp_path, *ranks), ended)
+    found = script_steps.summary(left(tmp_path, *ranks), 2, ended)
     assert found is not None and (found["steps"], found["ranks"]) == (4, 2)
     assert found["exposed_by_kind"] == pytest.approx({"allreduce": 130e-6})
     assert found["exposed_by_link"] == pytest.approx({"a>b": 65e-6, "b>a": 65e-6, "within sites": 65e-6})
@@ -159,7 +159,7 @@ def test_what_is_beyond_the_limits_is_counted_and_told(tmp_path: Path, monkeypat
     rank.train(9)
     records = left(tmp_path, rank)
     assert len(records[0].steps) == 5 and records[0].left_out == 3 and records[0].kept == ()
-    told = list(script_steps.notes(script_steps.summary(records, ())))
+    told = list(script_steps.notes(script_steps.summary(records, 1, ())))
     assert "3 of rank 0" in told[0] and "there is no timeline" in told[1]
 
 
@@ -183,7 +183,7 @@ def test_records_of_a_program_without_steps_do_not_grow_for_ever(
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"steps": []}', '{"groups": [[1]], "names": 3}', "1e999", "[" * 9999])
 def test_a_file_that_is_no_record_is_left_out(tmp_path: Path, text: str) -> None:
     (tmp_path / "steps-0.json").write_text(text)
-    assert script_steps.read(tmp_path, 1, 0) == [] and script_steps.summary([], ()) is None
+    assert script_steps.read(tmp_path, 1, 0) == [] and script_steps.summary([], 1, ()) is None
 
 
 def test_a_record_with_a_wrong_index_is_left_out(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_trace_that_is_read_back_takes_the_time_of_the_steps(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[tuple[int, int, int, int], ...]]
 ) -> None:
     folder = tmp_path_factory.mktemp("trace")
-    shown = script_trace.window(left(folder, *trained(steps)), 2)
+    shown = script_steps.window(left(folder, *trained(steps)), 2)
     assert shown is not None and shown.steps == tuple(range(len(steps)))
     script_trace.write(shown, folder)
     assert not (folder / "chakra" / "comm_groups.json").exists()  # all ranks need no name
@@ -158,7 +158,7 @@ def test_a_group_of_some_ranks_has_a_name_and_a_collective_that_not_all_have_is_
         rank.kernel(10)
         rank.device.wait(rank.device.end_ns)
         rank.step()
-    shown = script_trace.window(left(tmp_path, *ranks), 4)
+    shown = script_steps.window(left(tmp_path, *ranks), 4)
     assert shown is not None
     script_trace.write(shown, tmp_path)
     assert json.loads((tmp_path / "chakra/comm_groups.json").read_text()) == {"1": [0, 2], "2": [1, 3]}
@@ -171,15 +171,15 @@ def test_there_is_no_window_without_a_step_of_every_rank(tmp_path: Path) -> None
     one, other = Rank(), Rank()
     one.train(3)
     other.train(1)
-    assert script_trace.window(left(tmp_path, one, other), 2) is None
-    assert script_trace.window([], 0) is None
+    assert script_steps.window(left(tmp_path, one, other), 2) is None
+    assert script_steps.window([], 0) is None
 
 
 def test_a_timeline_has_every_kernel_and_collective_of_every_rank(tmp_path: Path) -> None:
     ranks = trained([((50, 30, 20, 5),) * 2, ((60, 30, 20, 0),) * 2])
     ranks[0].device.current = ranks[0].device.new()
     records = left(tmp_path, *ranks)
-    shown = script_trace.window(records, 2)
+    shown = script_steps.window(records, 2)
     assert shown is not None
     made = picture("Ranks of a program, base", script_trace.timeline(shown, ["g0", "g4"]))
     assert {path.name for path in made.write(tmp_path)} == {

@@ -107,6 +107,7 @@ class Worker:
         if self._fate.why is not None:
             raise RuntimeError(f"{where} failed on rank {self._rank}: {self._fate.why}")
         deadline = time.monotonic() + timeout_s
+        record = None
         try:
             plan = planner.plan(
                 number=number,
@@ -143,6 +144,8 @@ class Worker:
                 computing.ended(record, ended_ns)
                 job.handle.records.append(record.id)
         except Exception as error:
+            if record is not None:
+                computing.ended(record, time.monotonic_ns())
             failure = error if isinstance(error, GroupError) else GroupError(f"{type(error).__name__}: {error}")
             if isinstance(error, TimedOut):
                 failure = TimedOut(f"it did not end within {timeout_s:g} s: {error}")
