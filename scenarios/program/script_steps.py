@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hosts.collectives.kinds import ALGORITHMS
 from scenarios.spec.program import GPU_STEPS
 
 _MOST_BYTES = 100_000_000
 _PARTS = ("computing_s", "exposed_s", "waiting_s", "overlap_s", "communication_s")
 _WITHIN = "within sites"
 _MAX_RANKS = 8
+_MAX_NAME = 200
+_MOST = 1 << 60  # of ns, bytes and the like
+_MOST_FLOPS = 1e30
 
 SCRIPT_STEPS, EXPOSED = "script_steps.csv", "exposed.csv"
 """In the run folder: what each step under `program.gpu` consisted of, and its collectives."""
@@ -134,65 +138,88 @@ def read(folder: Path, ranks: int, beginning_ns: int) -> list[Records]:
 
 
 def _records(rank: int, given: Mapping[str, Any], beginning_ns: int) -> Records:
-    groups = [(str(name), tuple(map(int, ranks))) for name, ranks in given["groups"]]
-    names = [str(name) for name in given["names"]]
+    groups = [(_text(name), tuple(map(_whole, ranks))) for name, ranks in given["groups"]]
+    names = [_text(name) for name in given["names"]]
 
-    def since(at_ns: Any) -> int:
-        return int(at_ns) - beginning_ns
+    def span(begin: Any, end: Any) -> tuple[int, int]:
+        begin_ns, end_ns = _whole(begin) - beginning_ns, _whole(end) - beginning_ns
+        if begin_ns > end_ns:
+            raise ValueError(f"{end} is before {begin}")
+        return begin_ns, end_ns
 
-    def ids(after: Any) -> tuple[int, ...]:
-        return tuple(map(int, after))
-
-    steps = []
-    for number, begin, end, *parts, flops, at_peak_s, collectives in given["steps"]:
-        exposed = (
-            Exposed(groups[int(group)][1], int(nth), str(kind), int(size), int(part))
-            for group, nth, kind, size, part in collectives
+    def step(fields: Sequence[Any]) -> Step:
+        number, begin, end, *parts, flops, at_peak_s, collectives = fields
+        computing, communication, overlap, exposed, waiting = map(_whole, parts)
+        return Step(
+            rank,
+            _whole(number),
+            *span(begin, end),
+            computing,
+            communication,
+            overlap,
+            exposed,
+            waiting,
+            _amount(flops),
+            _amount(at_peak_s),
+            tuple(
+                Exposed(groups[_whole(group)][1], _whole(nth), _kind(kind), _whole(size), _whole(part))
+                for group, nth, kind, size, part in collectives
+            ),
         )
-        computing, communication, overlap, exposed_part, waiting = map(int, parts)
-        steps.append(
-            Step(
-                rank=rank,
-                number=int(number),
-                begin_ns=since(begin),
-                end_ns=since(end),
-                computing_ns=computing,
-                communication_ns=communication,
-                overlap_ns=overlap,
-                exposed_ns=exposed_part,
-                waiting_ns=waiting,
-                flops=float(flops),
-                at_peak_s=float(at_peak_s),
-                collectives=tuple(exposed),
-            )
+
+    def kernel(fields: Sequence[Any]) -> Kernel:
+        id_, name, stream, begin, took, flops, after = fields
+        begin_ns, end_ns = span(begin, _whole(begin) + _whole(took))
+        told = _whole(id_), names[_whole(name)], _whole(stream)
+        return Kernel(*told, begin_ns, end_ns - begin_ns, _amount(flops), tuple(map(_whole, after)))
+
+    def collective(fields: Sequence[Any]) -> Collective:
+        id_, group, number, kind, size, asked, begun, ended, after = fields
+        begun_ns, ended_ns = span(begun, begun if ended is None else ended)
+        return Collective(
+            _whole(id_),
+            groups[_whole(group)],
+            _whole(number),
+            _kind(kind),
+            _whole(size),
+            _whole(asked) - beginning_ns,
+            begun_ns,
+            None if ended is None else ended_ns,
+            tuple(map(_whole, after)),
         )
+
     kept = [
         Kept(
-            int(one["step"]),
-            since(one["begin_ns"]),
-            since(one["end_ns"]),
-            tuple(
-                Kernel(int(id_), names[int(name)], int(stream), since(begin), int(took), float(flops), ids(after))
-                for id_, name, stream, begin, took, flops, after in one["kernels"]
-            ),
-            tuple(
-                Collective(
-                    int(id_),
-                    groups[int(group)],
-                    int(number),
-                    str(kind),
-                    int(size),
-                    since(asked),
-                    since(begun),
-                    None if ended is None else since(ended),
-                    ids(after),
-                )
-                for id_, group, number, kind, size, asked, begun, ended, after in one["collectives"]
-            ),
+            _whole(one["step"]),
+            *span(one["begin_ns"], one["end_ns"]),
+            tuple(map(kernel, one["kernels"])),
+            tuple(map(collective, one["collectives"])),
         )
         for one in given["kept"]
     ]
-    return Records(rank, tuple(steps), int(given["left_out"]), tuple(kept))
+    return Records(rank, tuple(map(step, given["steps"])), _whole(given["left_out"]), tuple(kept))
+
+
+def _text(value: Any) -> str:
+    return str(value)[:_MAX_NAME].encode(errors="replace").decode()  # JSON may have half a character
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise ValueError(f"{value!r:.60} is no number from 0 to {_MOST}")
+    return value
+
+
+def _amount(value: Any) -> float:
+    if not (isinstance(value, int | float) and 0 <= value <= _MOST_FLOPS):
+        raise ValueError(f"{value!r:.60} is no number from 0 to {_MOST_FLOPS}")
+    return float(value)
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, str) or value not in ALGORITHMS:
+        raise ValueError(f"{value!r:.60} is no kind of collective")
+    return value
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,8 @@ def test_exposed_time_is_told_by_kind_and_by_link_and_the_notes_say_nothing_of_a
     assert found["exposed_by_kind"] == pytest.approx({"allreduce": 130e-6})
     assert found["exposed_by_link"] == pytest.approx({"a>b": 65e-6, "b>a": 65e-6, "within sites": 65e-6})
     assert list(script_steps.notes(found)) == []
+    (note,) = script_steps.notes(script_steps.summary(left(tmp_path, *ranks), 3, ended))
+    assert note.startswith("there is no timeline and no trace: ranks have ended without records")
     text = "\n".join(script_steps.table(found))
     assert "exposed across a>b" in text and "0.065000" in text and "exposed in allreduce" in text
 
@@ -186,13 +188,33 @@ def test_a_file_that_is_no_record_is_left_out(tmp_path: Path, text: str) -> None
     assert script_steps.read(tmp_path, 1, 0) == [] and script_steps.summary([], 1, ()) is None
 
 
-def test_a_record_with_a_wrong_index_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("kept", 0, "kernels", 0, 1), 99),
+        (("kept", 0, "kernels", 0, 4), -1),
+        (("kept", 0, "kernels", 0, 5), float("inf")),
+        (("kept", 0, "collectives", 0, 3), "allsum"),
+        (("kept", 0, "collectives", 0, 4), -5),
+        (("kept", 0, "end_ns"), 0),
+        (("steps", 0, 2), 10**400),
+        (("steps", 0, 9), float("nan")),
+        (("steps", 0, 10, 0, 0), -1),
+        (("names",), None),
+        (("left_out",), "many"),
+    ],
+)
+def test_a_record_with_what_no_rank_records_is_left_out(tmp_path: Path, where: tuple[Any, ...], value: Any) -> None:
     rank = Rank()
     rank.train(3)
     (records,) = left(tmp_path, rank)
     assert records.kept
     given = json.loads((tmp_path / "steps-0.json").read_text())
-    given["kept"][0]["kernels"][0][1] = 99
+    place = given
+    for key in where[:-1]:
+        place = place[key]
+    assert place[where[-1]] is not None
+    place[where[-1]] = value
     (tmp_path / "steps-0.json").write_text(json.dumps(given))
     assert script_steps.read(tmp_path, 1, 0) == []
 

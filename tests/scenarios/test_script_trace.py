@@ -167,6 +167,18 @@ def test_a_group_of_some_ranks_has_a_name_and_a_collective_that_not_all_have_is_
     assert flows == {(0, 2), (2, 0), (1, 3), (3, 1)}
 
 
+def test_a_name_that_is_no_text_is_written(tmp_path: Path) -> None:
+    ranks = trained([((50, 30, 20, 5),) * 2])
+    for rank in ranks:
+        rank.kernel(5, "half \ud800")
+        rank.device.wait(rank.device.end_ns)
+        rank.step()
+    shown = script_steps.window(left(tmp_path, *ranks), 2)
+    assert shown is not None
+    script_trace.write(shown, tmp_path)
+    assert b"half ?" in (tmp_path / "chakra/trace.1.et").read_bytes()
+
+
 def test_there_is_no_window_without_a_step_of_every_rank(tmp_path: Path) -> None:
     one, other = Rank(), Rank()
     one.train(3)
