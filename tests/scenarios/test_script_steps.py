@@ -154,6 +154,30 @@ def test_what_each_kernel_and_collective_waited_for_is_kept_of_the_last_steps(tm
     assert (reduced.begun_ns, reduced.ended_ns) == (kept.begin_ns + 70_000, kept.begin_ns + 230_000)
 
 
+def test_what_follows_a_future_or_another_stream_waits_for_it(tmp_path: Path) -> None:
+    """As in DistributedDataParallel, which waits for futures, and with `Stream.wait_stream`."""
+    rank = Rank()
+    rank.step()
+    rank.kernel(10)
+    reduced = rank.collective(50)
+    rank.ns = reduced.ended_ns
+    rank.recorder.settled([reduced.id])
+    rank.kernel(10)
+    rank.kernel(10)
+    main, side = rank.device.current, rank.device.new()
+    side.follow(main.end_ns, main.after)
+    rank.device.current = side
+    rank.kernel(10)
+    rank.device.wait(rank.device.end_ns)
+    rank.step()
+    (records,) = left(tmp_path, rank)
+    ((kept,), first) = records.kept, records.kept[0].kernels[0]
+    assert [one.stream for one in kept.kernels] == [0, 0, 0, 1]
+    second, third, beside = kept.kernels[1:]
+    assert {*second.after} == {first.id, reduced.id} and third.after == (second.id,) and beside.after == (third.id,)
+    assert beside.begin_ns == third.begin_ns + third.took_ns
+
+
 def test_what_is_beyond_the_limits_is_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_STEPS", 5)
     monkeypatch.setattr(recording, "KEPT_KERNELS", 8)  # 4 for each of 2 ranks, and a step has 5
