@@ -1,8 +1,10 @@
-"""A collective's timeline as a Chrome trace, for Perfetto (ui.perfetto.dev) and chrome://tracing.
+"""Timelines of a collective, or of a script's ranks, as Chrome traces, for Perfetto (ui.perfetto.dev) and
+chrome://tracing.
 
 The format is "Trace Event Format" (Duffy, 2016), JSON object form: complete events ("X") in microseconds, with a
-process for each mode and a thread for each flow of the schedule. Events of a thread may only overlap if one encloses
-the other, so a transfer that starts before the previous one has ended goes to a further thread of its flow.
+process for each mode and a thread for each flow of the schedule, or a process for each rank and a thread for each of
+its streams and groups. Events of a thread may only overlap if one encloses the other, so a transfer that starts before
+the previous one has ended goes to a further thread of its flow.
 """
 
 import json
@@ -10,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from analysis.figures.collective_detail import Collective, TimedTransfer, lanes
+from analysis.figures.rank_bars import Bar, RankBars
 from analysis.figures.training import computations
 
 _DECIMALS = 6  # of a time in microseconds: a picosecond, below the resolution of any clock here
@@ -27,8 +30,35 @@ def as_json(collectives: Sequence[Collective]) -> str:
             one.mode: {name: cost._asdict() for name, cost in one.costs.items()} for one in collectives
         },
     }
+    return _document(about, events)
+
+
+def ranks_as_json(title: str, ranks: Sequence[RankBars]) -> str:
+    """Return the trace of a script's ranks as the text of a JSON file."""
+    return _document({"run": title}, [event for pid, rank in enumerate(ranks, 1) for event in _rank(pid, rank)])
+
+
+def _document(about: dict[str, Any], events: list[dict[str, Any]]) -> str:
     document = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _rank(pid: int, rank: RankBars) -> Iterator[dict[str, Any]]:
+    yield _meta(pid, 0, "process_name", "name", rank.name)
+    yield _meta(pid, 0, "process_sort_index", "sort_index", pid)
+    threads = [("steps", "step", rank.steps)]
+    threads += [(name, "kernel", bars) for name, bars in rank.streams.items()]
+    threads += [(name, "collective", bars) for name, bars in rank.groups.items()]
+    for tid, (name, category, bars) in enumerate(threads, 1):
+        yield _meta(pid, tid, "thread_name", "name", name)
+        yield _meta(pid, tid, "thread_sort_index", "sort_index", tid)
+        yield from (_bar(pid, tid, category, bar) for bar in bars)
+
+
+def _bar(pid: int, tid: int, category: str, bar: Bar) -> dict[str, Any]:
+    begin_us, end_us = round(bar.begin_s * 1e6, _DECIMALS), round(bar.end_s * 1e6, _DECIMALS)
+    about = {"pid": pid, "tid": tid, "ts": begin_us, "dur": round(end_us - begin_us, _DECIMALS)}
+    return {"ph": "X", **about, "name": bar.name, "cat": category, "args": dict(bar.about)}
 
 
 def _process(pid: int, one: Collective) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,8 @@ _LINES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 _STEPS_INCHES = 5.6
 _WRONG = "#C2185B"
 _MOST = 1.05  # utilisation that is taken for full: packets count with headers, and may leave in bursts
+_MAX_BARS = 48
+_PARTS = {"computing": "#7FA3B5", "exposed": "#B5472F", "waiting": "#CCCCCC"}
 _LEGEND_COLUMNS, _PER_DASH = 6, 7  # links in a row of the legend, and links that differ in colour
 
 
@@ -73,6 +75,37 @@ def steps(results: Sequence[tuple[Mapping[str, Any], float | None]], title: str)
     against = label_of(_stored(x_key, None)[0])
     caption = f"Time of a program's step on its slowest rank, the median of all steps, against {against}."
     return Picture(name="steps", caption=caption, figure=figure, data=csv_text(rows))
+
+
+def parts(results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]], title: str) -> Picture:
+    """Draw what the steps of a program consisted of in each run, a bar for each.
+
+    `results` are the values by swept key (the mode is one) of each run, and the means of its steps' parts in s, as
+    `script_steps` of program.json has them; None if there were none.
+    """
+    known = [(values, means) for values, means in results if means is not None]
+    shown = known[:_MAX_BARS]
+    scale, unit = time_unit(max(means["step_s"] for _, means in shown))
+    names = [", ".join(_words(key, value) for key, value in values.items()) for values, _ in shown]
+    with canvas(7.0, 1.5 + 0.24 * len(shown)) as figure:
+        axes = figure.subplots()
+        begins = [0.0] * len(shown)
+        for part, colour in _PARTS.items():
+            widths = [means[f"{part}_s"] / scale for _, means in shown]
+            axes.barh(range(len(shown)), widths, left=begins, height=0.7, color=colour, label=part)
+            begins = [begin + width for begin, width in zip(begins, widths, strict=True)]
+        axes.set_yticks(range(len(shown)), names, fontsize=7)
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+        axes.grid(True, axis="x")
+        axes.set_xlabel(f"mean of all ranks and steps ({unit})", color=INK)
+        heading(figure, "\n".join(["Parts of a program's step", title.replace(" us", " µs")]))
+        left_out = f"{len(known) - len(shown)} more runs are left out." if len(known) > len(shown) else ""
+        legend(figure, axes.get_legend_handles_labels()[0], left_out)
+    columns = [f"{part}_s" for part in ("step", *_PARTS)]
+    rows = [{**values, **{name: means[name] for name in columns}} for values, means in known]
+    caption = "Mean time of a step on a rank: computing, communication that no kernel hides (exposed), and waiting."
+    return Picture(name="step-parts", caption=caption, figure=figure, data=csv_text(rows))
 
 
 def _axis(key: str, values: Sequence[Any]) -> SweptAxis:

@@ -37,15 +37,15 @@ MAX_GROUPS = 64
 """Maximum number of groups of a rank; each group has its own connections."""
 MAX_NAME = 200
 
-_NO_TIME, _COMPUTES, _SENDS, _RECEIVES, _COLLECTIVE = (0, 1), 4, 5, 6, 7  # NodeType
-_COMMUNICATES = (_SENDS, _RECEIVES, _COLLECTIVE)
+_NO_TIME, COMPUTES, _SENDS, _RECEIVES, COLLECTIVE = (0, 1), 4, 5, 6, 7  # NodeType
+_COMMUNICATES = (_SENDS, _RECEIVES, COLLECTIVE)
 _NAMES = ("INVALID", "METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL")
 _BARRIER = 9
-_KINDS = {  # CollectiveCommType
+KINDS = {  # CollectiveCommType
     **{0: "allreduce", 1: "reduce", 2: "allgather", 3: "gather", 4: "scatter", 5: "broadcast", 6: "alltoall"},
     **{7: "reducescatter", 8: "reducescatter", _BARRIER: "allreduce"},
 }
-_OF_EACH = ("allgather", "gather")  # comm_size is a rank's contribution; for other kinds it is the whole buffer
+OF_EACH = ("allgather", "gather")  # comm_size is a rank's contribution; for other kinds it is the whole buffer
 _SUMS = ("allreduce", "reduce", "reducescatter")
 _WORD = 4
 _GPU, _CPU = 0, 1  # streams
@@ -371,12 +371,12 @@ class _Trace:
         """Add a node; return the operations of its beginning and its end."""
         where = f"{path}, node {node.id}"
         is_of_cpu = bool(node.number("is_cpu_op", 0, 1, 0))
-        if node.type == _COLLECTIVE and not is_of_cpu:
+        if node.type == COLLECTIVE and not is_of_cpu:
             return self._add_collective(rank, node, position, where)
         operation = Operation(where=where, what=node.what)
         size, index = 0.0, len(self._operations)
         # A CPU node of a communication type is only the call: the GPU's node communicates.
-        if node.type == _COMPUTES or (node.type in _COMMUNICATES and is_of_cpu):
+        if node.type == COMPUTES or (node.type in _COMMUNICATES and is_of_cpu):
             size = self._seconds(node)
             if size:
                 operation.server = Stream(rank, _CPU if is_of_cpu else _GPU)
@@ -464,7 +464,7 @@ class _Trace:
         return len(self._operations) - 1
 
     def _add_collective(self, rank: int, node: _Node, position: int, where: str) -> tuple[int, int]:
-        type_ = node.number("comm_type", 0, len(_KINDS) - 1)
+        type_ = node.number("comm_type", 0, len(KINDS) - 1)
         size = _WORD if type_ == _BARRIER else node.number("comm_size", 0, MAX_MESSAGE_BYTES)
         name, dimensions = self._group_name(rank, node), node.values.get("involved_dim", ())
         if not isinstance(dimensions, tuple):
@@ -472,7 +472,7 @@ class _Trace:
         begin = self._add(Operation(where=where, what=node.what), position)
         calls = self._calls[name or self._ranks_along(rank, dimensions)].setdefault(rank, [])
         end = self._add(Operation(where=where, what=node.what, requires=[begin]), position)
-        calls.append(_Call(begin, end, _KINDS[type_], size))
+        calls.append(_Call(begin, end, KINDS[type_], size))
         return begin, end
 
     def _ranks_along(self, rank: int, dimensions: tuple[bool, ...]) -> tuple[int, ...]:
@@ -642,7 +642,7 @@ class _Trace:
     ) -> None:
         """Add the messages of one collective of a group; among operations that are ready, `position` orders them."""
         kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what
-        size = calls[0].size_bytes * (len(members) if kind in _OF_EACH else 1)
+        size = calls[0].size_bytes * (len(members) if kind in OF_EACH else 1)
         collective = sized(self._collective_of(kind, members), max(1, size))
         schedule, slot_bytes = collective.schedule, -(-collective.slot_bytes // word) * word
         slot = self._free_slots(members, schedule.slots, slot_bytes) if size else 0

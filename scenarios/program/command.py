@@ -13,7 +13,7 @@ from analysis.results.reader import PROGRAM, ResultsError
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.run_folder import RunFolder
-from scenarios.program import collective_results, session
+from scenarios.program import collective_results, script_steps, session
 from scenarios.program.session import COUNTED
 from scenarios.spec.keys import KEYS
 from scenarios.spec.scenario import Scenario
@@ -153,13 +153,24 @@ def _shows(shown: str, *, tells: bool) -> session.Shows:
 
 
 def _compared(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the runs of a program: the time of each, and that of a step if it told its steps."""
-    has_steps = any(result["step_s"] is not None for result in results)
-    lines = [f"{'run, s':>14}" + f"{'step, s':>16}" * has_steps + "  setting"]
-    for result in results:
-        step = "" if result["step_s"] is None else f"{result['step_s']:.6f}"
-        lines.append(f"{result['run_s']:>14.6f}" + f"{step:>16}" * has_steps + f"  {result['label']}")
-    return lines
+    """Return a table of the runs of a program: the time of each and, where they are known, that of a step, the means of
+    its parts under `program.gpu`, and tokens per second."""
+    columns = [("run, s", 14, [f"{result['run_s']:.6f}" for result in results])]
+    of_step = [result["step_s"] for result in results]
+    columns.append(("step, s", 16, ["" if step_s is None else f"{step_s:.6f}" for step_s in of_step]))
+    for part in ("computing", "exposed", "waiting"):
+        means = [result["script_steps"] for result in results]
+        columns.append((f"{part}, s", 14, [f"{mean[f'{part}_s']:.6f}" if mean else "" for mean in means]))
+    rates = [result["tokens_per_s"] for result in results]
+    columns.append(("tokens/s", 14, ["" if rate is None else f"{rate:,.1f}" for rate in rates]))
+    shown = [(name, width, cells) for name, width, cells in columns if any(cells)]
+    return [
+        "".join(f"{name:>{width}}" for name, width, _ in shown) + "  setting",
+        *(
+            "".join(f"{cells[row]:>{width}}" for _, width, cells in shown) + f"  {result['label']}"
+            for row, result in enumerate(results)
+        ),
+    ]
 
 
 def _cell(key: str, value: Any) -> tuple[str, Any]:
@@ -191,10 +202,13 @@ def _table(result: Mapping[str, Any]) -> str:
     for link in result["links"]:
         lines.append(f"{link['link']:<16} {link['bytes']:>16,} {_share(link):>11}")
     lines += collective_results.table(result["collectives"])
+    lines += script_steps.table(result["script_steps"])
     for capture in result["captures"] or ():
         lines.append(f"{capture['link']}: {capture['packets']:,} packets in {capture['file']}")
     if result["changes"]:
         lines.append(f"conditions changed {_times(result['changes'])}, and WAN paths {_times(result['rerouted'])}")
+    if result["tokens_per_s"] is not None:
+        lines.append(f"{result['tokens_per_s']:,.1f} tokens per second")
     drops = "" if result["drops"] is None else f", {result['drops']} packets dropped"
     lines.append(f"{result['run_s']:.6f} s of the run's time, {result['wall_s']:.1f} s of wall time{drops}")
     return "\n".join(lines)

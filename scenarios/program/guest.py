@@ -211,7 +211,7 @@ class Run:
         self._beginning_ns = time.monotonic_ns()
         if self._spec.date_ns is not None:
             time.clock_settime_ns(time.CLOCK_REALTIME, self._spec.date_ns)
-        self._emit(began=True, links=self._links)
+        self._emit(began=True, links=self._links, beginning_ns=self._beginning_ns)
         self._sample()
 
     def _start_ranks(self, now_ns: int) -> int | None:
@@ -314,11 +314,14 @@ class Run:
 
     def _record_collective(self, ended: Mapping[str, Any]) -> None:
         """Emit a collective of the script, with times since the ranks' start and the names of GPUs and paths."""
-        gpus, paths, begun = self._testbed.fabric.gpus, self._testbed.fabric.paths, self._beginning_ns
+        fabric, begun = self._testbed.fabric, self._beginning_ns
+        gpus, paths = fabric.gpus, fabric.paths
+        links = {fabric.links[link].name for _, _, path in ended["crossings"] for link in paths[path].links}
         self._emit(
             collective={
                 **ended,
                 "placement": [gpus[self._gpus[rank]].name for rank in ended["placement"]],
+                "links": sorted(links),
                 "crossings": [[gpus[a].name, gpus[b].name, paths[path].name] for a, b, path in ended["crossings"]],
                 "asked_ns": [at_ns - begun for at_ns in ended["asked_ns"]],
                 "begun_ns": [at_ns - begun for at_ns in ended["begun_ns"]],

@@ -33,7 +33,7 @@ from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.engines.emulation import memory_bytes as carrying_bytes
-from scenarios.program import collective_results, gpu_accounts
+from scenarios.program import collective_results, gpu_accounts, script_steps
 from scenarios.program.ranks import FILES, describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
@@ -89,8 +89,9 @@ _NO_SPINNING = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "MKL_NUM_T
 Shows = Callable[[int, str, bytes], None]
 """Takes what a rank has printed: the rank, "stdout" or "stderr", and the bytes."""
 
-_STEP = re.compile(rb"^longhaul: step ([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*$", re.MULTILINE)
-"""A line by which a program tells how long a step took, in seconds (`longhaul.report`)."""
+_NUMBER = rb"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+_STEP = re.compile(rb"^longhaul: step " + _NUMBER + rb"(?: tokens " + _NUMBER + rb")?\s*$", re.MULTILINE)
+"""A line by which a program tells how long a step took, in seconds, and its tokens (`longhaul.report`)."""
 
 
 @dataclass
@@ -104,7 +105,8 @@ class RunState:
     ports have shown, by link, with the ns since the start. `virtual_ns` is the latest virtual
     time known, since the ranks' start, and `lines` counts the records. `events` are those of faults
     (`analysis.statistics.fault_outcomes`), `rounds` has the beginning and the end of each job in ns, by name, and
-    `collectives` has those of the script (`collective_results`).
+    `collectives` has those of the script (`collective_results`). `beginning_ns` is the ranks' start by the VM's
+    CLOCK_MONOTONIC, and `records` what they have recorded of their steps under `program.gpu`.
     """
 
     folder: Path
@@ -117,11 +119,13 @@ class RunState:
     events: list[Event] = field(default_factory=list)
     rounds: list[dict[str, tuple[int, int]]] = field(default_factory=list)
     collectives: list[dict[str, Any]] = field(default_factory=list)
+    records: list[script_steps.Records] = field(default_factory=list)
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
     printed: dict[int, int] = field(default_factory=dict)
     last: dict[int, bytes] = field(default_factory=dict)
     began: bool = False
+    beginning_ns: int = 0
     deadline: bool = False
     over: dict[str, Any] | None = None
     virtual_ns: int = 0
@@ -152,7 +156,7 @@ class RunState:
         if "doing" in line:
             self.doing = line["doing"]
         elif "began" in line:
-            self.began, self.links = True, line["links"]
+            self.began, self.links, self.beginning_ns = True, line["links"], line.get("beginning_ns", 0)
         elif "stream" in line:
             file = self._files.get((line["rank"], line["stream"]))
             if file is None:
@@ -249,6 +253,8 @@ def run(config: Scenario, *, folder: Path, shows: Shows) -> tuple[RunState, str 
         return state, watchdog.sentence
     finally:
         state.close()
+    if spec.gpu is not None:
+        state.records = script_steps.read(folder / FILES, len(state.gpus), state.beginning_ns)
     return state, None if status == 0 else stderr_tail.last() or "the testbed failed without a message"
 
 
@@ -304,13 +310,25 @@ def _environment() -> dict[str, str]:
     return {"PYTHONUSERBASE": f"{home}/.local", **_NO_SPINNING, **LAUNCHERS, **environment, **own}
 
 
-def _steps(folder: Path, ranks: int) -> Iterator[tuple[int, int, float]]:
-    """Yield each step that a rank told on stdout: the rank, the step's number from 0 on, and its time in s."""
+def steps_told(folder: Path, ranks: int) -> Iterator[tuple[int, int, float, float | None]]:
+    """Yield each step that a rank told on stdout: the rank, the step's number from 0 on, its time in s, and its tokens
+    if it told them."""
     for rank in range(ranks):
         path = folder / OUTPUT / f"{rank}.stdout"
         if path.exists():
-            for number, found in enumerate(_STEP.findall(path.read_bytes())):
-                yield rank, number, float(found)
+            for number, (step_s, tokens) in enumerate(_STEP.findall(path.read_bytes())):
+                yield rank, number, float(step_s), float(tokens) if tokens else None
+
+
+def tokens_per_s(told: Sequence[tuple[int, int, float, float | None]]) -> float | None:
+    """Return the tokens of all ranks in all steps by the time of these, each as long as on its slowest rank; None if a
+    step lacks its tokens, or took no time."""
+    slowest_s = dict[int, float]()
+    for _, step, step_s, _ in told:
+        slowest_s[step] = max(step_s, slowest_s.get(step, 0.0))
+    tokens = [one for *_, one in told if one is not None]
+    whole_s = sum(slowest_s.values())
+    return sum(tokens) / whole_s if len(tokens) == len(told) and whole_s > 0 else None
 
 
 def step_time(steps: Sequence[tuple[int, int, float]]) -> float | None:
@@ -327,7 +345,8 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
     placed = config.program.roles_of(config.fabric.gpus_per_site)
     over = state.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
-    steps = list(_steps(state.folder, len(placed)))
+    told = list(steps_told(state.folder, len(placed)))
+    steps = [(rank, step, step_s) for rank, step, step_s, _ in told]
     counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(placed))
     return {
         "command": config.program.command,
@@ -337,6 +356,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "run_s": _run_ns(state) / 1e9,
         "wall_s": round(wall_s, 3),
         "step_s": step_time(steps),
+        "tokens_per_s": tokens_per_s(told),
         "steps": steps,
         "ended_early": why,
         "deadline": state.deadline,
@@ -368,6 +388,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "rounds": len(state.rounds),
         "collectives": collective_results.summary(state.collectives),
         "gpu_accounts": gpu_accounts.read(state.folder / FILES, len(placed)) if config.program.gpu else [],
+        "script_steps": script_steps.summary(state.records, len(placed), state.collectives),
         "unfinished_collectives": over.get("unfinished_collectives"),
         "jobs_error": over.get("jobs_error"),
         "drops": over.get("drops"),
@@ -481,6 +502,7 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     yield from _notes_on_ranks(result["ranks"], spec)
     if spec.gpu is not None:
         yield from gpu_accounts.notes(result["gpu_accounts"])
+        yield from script_steps.notes(result["script_steps"])
     began = {fault["fault"] for fault in result["faults"]}
     for index, fault in enumerate(config.faults):
         if index not in began and not fault.is_traced:
@@ -552,11 +574,31 @@ def write_results(state: RunState, result: Mapping[str, Any]) -> None:
     if state.collectives:
         ended = collective_results.rows(state.collectives)
         write_text(state.folder / COLLECTIVES, _csv(collective_results.COLUMNS, ended))
+    if result["script_steps"]:
+        write_text(
+            state.folder / script_steps.SCRIPT_STEPS, _csv(script_steps.COLUMNS, script_steps.rows(state.records))
+        )
+        exposed = script_steps.exposed_rows(state.records)
+        write_text(state.folder / script_steps.EXPOSED, _csv(script_steps.EXPOSED_COLUMNS, exposed))
+        _write_last_steps(state, result)
     if state.samples:
         write_text(state.folder / LINKS, links_csv(state))
         folder = state.folder / FIGURES
         folder.mkdir(exist_ok=True)
         picture(result, state.samples).write(folder)
+
+
+def _write_last_steps(state: RunState, result: Mapping[str, Any]) -> None:
+    """Write the timeline and the traces of the steps that all ranks have kept, if there are any."""
+    from analysis.figures.rank_timeline import picture  # slow to import, because of matplotlib
+    from scenarios.program import script_trace
+
+    shown = script_steps.window(state.records, len(result["ranks"]))
+    if shown is not None:
+        script_trace.write(shown, state.folder)
+        bars = script_trace.timeline(shown, [rank["gpu"] for rank in result["ranks"]])
+        (state.folder / FIGURES).mkdir(exist_ok=True)
+        picture(f"Ranks of a program, {result['mode']}", bars).write(state.folder / FIGURES)
 
 
 def links_csv(state: RunState) -> str:
@@ -600,6 +642,17 @@ def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
         ]
         write_text(folder / STEPS, _csv(("configuration", *keys, *_OF_STEP), rows))
         _draw_steps(folder, results)
+    if any(result["script_steps"] for result in results):
+        _draw_parts(folder, results)
+
+
+def _draw_parts(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """Write the figure of the parts of steps in each run."""
+    from analysis.figures.program import parts  # slow to import, because of matplotlib
+
+    (folder / FIGURES).mkdir(exist_ok=True)
+    title = shared_words([result["label"] for result in results])
+    parts([(result["values"], result["script_steps"]) for result in results], title).write(folder / FIGURES)
 
 
 def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:

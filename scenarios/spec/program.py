@@ -51,6 +51,9 @@ BACKENDS = SCRIPTS, LONGHAUL
 GPU_ACCOUNTS = "gpu-{}.json"
 """The file in the working directory with the accounts of a rank's GPU, by the rank's number."""
 
+GPU_STEPS = "steps-{}.json"
+"""The file in the working directory with the steps of a rank's GPU, by the rank's number."""
+
 LAUNCHERS = {
     # Where Open MPI 4 and 5 and MPICH's hydra find the hosts, and hydra the ssh.
     **dict.fromkeys(("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"), HOSTFILE),
@@ -217,7 +220,8 @@ def gpu_variables(program: ProgramSpec, rank: int) -> dict[str, str]:
     if program.gpu is None:
         return {}
     table = {} if program.kernels is None else {longhaul_gpu.KERNELS: str(program.kernels)}
-    return {longhaul_gpu.MODEL: program.gpu.as_json(), longhaul_gpu.REPORT: GPU_ACCOUNTS.format(rank), **table}
+    left = {longhaul_gpu.REPORT: GPU_ACCOUNTS.format(rank), longhaul_gpu.STEPS: GPU_STEPS.format(rank)}
+    return {longhaul_gpu.MODEL: program.gpu.as_json(), **left, **table}
 
 
 def check_captures(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:

@@ -85,3 +85,24 @@ def test_a_server_that_is_ended_after_the_run_has_not_failed_and_leaves_room_for
     assert [bar.get_width() for bar in below.patches] == pytest.approx([300] * 3)
     colours = [bar.get_facecolor() for bar in below.patches]
     assert colours[0] == colours[1] != colours[2]
+
+
+def test_the_parts_of_a_step_are_stacked_to_its_time_in_each_run() -> None:
+    runs = {"base": (0.002, 0.014, 0.001), "joint": (0.002, 0.004, 0.0)}
+    results: list[tuple[dict[str, Any], dict[str, float] | None]] = [
+        ({"mode": mode}, dict(zip(("computing_s", "exposed_s", "waiting_s"), parts_s, strict=True)))
+        for mode, parts_s in runs.items()
+    ]
+    for (_, means), parts_s in zip(results, runs.values(), strict=True):
+        assert means is not None
+        means["step_s"] = sum(parts_s)
+    made = program.parts([*results, ({"mode": "wan"}, None)], "4 GPUs, 10 us")
+    axes = made.figure.axes[0]
+    ends = {
+        bar.get_y(): max(one.get_x() + one.get_width() for one in axes.patches if one.get_y() == bar.get_y())
+        for bar in axes.patches
+    }
+    assert sorted(ends.values(), reverse=True) == pytest.approx([17, 6])
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["base", "joint"]
+    assert [text.get_text() for text in made.figure.legends[0].get_texts()] == ["computing", "exposed", "waiting"]
+    assert len(made.data.splitlines()) == 3 and made.data.startswith("mode,step_s,computing_s,exposed_s,waiting_s\n")

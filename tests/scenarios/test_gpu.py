@@ -232,7 +232,11 @@ def test_ranks_get_the_gpu_in_variables_and_nothing_without_one(tmp_path):
     (tmp_path / "kernels.csv").write_text(TABLE)
     found = gpu_variables(scenario(gpu="l40s", kernels=str(tmp_path / "kernels.csv")).program, 3)
     assert models.of_text(found.pop("LONGHAUL_GPU_MODEL")) == models.MODELS["l40s"]
-    assert found == {"LONGHAUL_GPU_KERNELS": str(tmp_path / "kernels.csv"), "LONGHAUL_GPU_REPORT": "gpu-3.json"}
+    assert found == {
+        "LONGHAUL_GPU_KERNELS": str(tmp_path / "kernels.csv"),
+        "LONGHAUL_GPU_REPORT": "gpu-3.json",
+        "LONGHAUL_GPU_STEPS": "steps-3.json",
+    }
 
 
 def test_a_run_reads_the_accounts_of_its_ranks_and_notes_what_they_do_not_know(tmp_path):

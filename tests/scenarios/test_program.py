@@ -28,8 +28,9 @@ from controller.routing.wan_path_choice import Router
 from scenarios.experiment import command as experiment
 from scenarios.policies.conditions import conditions_of
 from scenarios.program.condition_changes import ProgramTimeline
+from scenarios.program.rank import longhaul
 from scenarios.program.rows import rows_as_collectives
-from scenarios.program.session import RunState, progress_table, step_time
+from scenarios.program.session import RunState, progress_table, step_time, steps_told, tokens_per_s
 from scenarios.program.watchdog import command_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.faults import active_at
@@ -553,6 +554,25 @@ def test_a_step_takes_as_long_as_on_its_slowest_rank() -> None:
     told = [(0, 0, 1.0), (1, 0, 3.0), (0, 1, 2.0), (1, 1, 1.0), (0, 2, 9.0)]
     assert step_time(told) == 3.0  # of 3, 2 and 9
     assert step_time([]) is None
+
+
+def test_steps_and_tokens_are_told_on_lines_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "output"
+    folder.mkdir()
+    for rank, steps in enumerate((((0.5, 4096), (0.25, 2.5e16)), ((1.0, 4096), (0.5, 0)))):
+        for step, tokens in steps:
+            longhaul.report(step, tokens=tokens)
+        print("longhaul: step 3 tokens many\nlonghaul: step 0.1 token 3\nsaid longhaul: step 1 tokens 1")
+        (folder / f"{rank}.stdout").write_text(capsys.readouterr().out)
+    told = list(steps_told(tmp_path, 3))
+    assert told == [(0, 0, 0.5, 4096), (0, 1, 0.25, 2.5e16), (1, 0, 1.0, 4096), (1, 1, 0.5, 0)]
+    assert tokens_per_s(told) == pytest.approx((2 * 4096 + 2.5e16) / (1.0 + 0.5))
+    assert tokens_per_s([*told, (0, 2, 1.0, None)]) is None and tokens_per_s([]) is None
+    longhaul.report(step=0.125)
+    assert capsys.readouterr().out == "longhaul: step 0.125000000\n"
+    for tokens in (-1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"{tokens} is not a number of tokens; allowed: a number from 0 up"):
+            longhaul.report(1.0, tokens)
 
 
 def test_the_progress_table_has_a_line_for_each_rank(tmp_path: Path) -> None:

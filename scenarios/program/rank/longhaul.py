@@ -21,11 +21,15 @@ def compute(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def report(step: float) -> None:
-    """Tell the run how many seconds a step took: print a line from which it makes tables and a figure.
+def report(step: float, tokens: float | None = None) -> None:
+    """Tell the run how many seconds a step took, and how many tokens this rank trained on in it, if given: print a line
+    from which it makes tables and a figure.
 
-    Raises ValueError if `step` is negative or not finite.
+    Raises ValueError if one of them is negative or not finite.
     """
     if not (math.isfinite(step) and step >= 0):
         raise ValueError(f"{step} is not the time of a step; allowed: a number of seconds from 0 up")
-    print(f"longhaul: step {step:.9f}", flush=True)
+    if tokens is not None and not (math.isfinite(tokens) and tokens >= 0):
+        raise ValueError(f"{tokens} is not a number of tokens; allowed: a number from 0 up")
+    trained = "" if tokens is None else f" tokens {tokens:.15g}"
+    print(f"longhaul: step {step:.9f}{trained}", flush=True)

@@ -7,6 +7,10 @@ it as an extension (`torch.backends`). Without the variable it does nothing and 
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .recording import Recorder
 
 MODEL = "LONGHAUL_GPU_MODEL"
 """The variable with the GPU: a name of `models.MODELS`, or JSON."""
@@ -16,6 +20,9 @@ KERNELS = "LONGHAUL_GPU_KERNELS"
 
 REPORT = "LONGHAUL_GPU_REPORT"
 """The variable with the path of the file to which the accounts are written at the end of the process."""
+
+STEPS = "LONGHAUL_GPU_STEPS"
+"""The variable with the path of the file to which the records of steps are written at the end of the process."""
 
 
 def activate() -> None:
@@ -34,8 +41,22 @@ def ready_ns() -> int:
     return 0 if streams is None else streams.DEVICE.current.end_ns
 
 
-def joined() -> None:
-    """Make the current stream wait for now: the caller has waited for a collective's end."""
+def joined(ids: tuple[int, ...] = ()) -> None:
+    """Make the current stream wait for now: the caller has waited for the ends of the collectives with these ids."""
     streams = sys.modules.get(f"{__name__}.streams")
     if streams is not None:
-        streams.DEVICE.join()
+        streams.DEVICE.join(ids)
+
+
+def awaited() -> tuple[int, ...]:
+    """Return the ids of what a collective waits for that the script issues now."""
+    streams = sys.modules.get(f"{__name__}.streams")
+    found: tuple[int, ...] = () if streams is None else streams.DEVICE.current.after
+    return found
+
+
+def recorder() -> "Recorder | None":
+    """Return what records this rank's kernels and collectives; None if nothing is charged."""
+    active = sys.modules.get(f"{__name__}.activation")
+    found: Recorder | None = None if active is None else active.RECORDER
+    return found

@@ -6,14 +6,19 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import KERNELS, MODEL, REPORT, cuda, distributed, kernels, models
+from . import KERNELS, MODEL, REPORT, STEPS, cuda, distributed, kernels, models
 from .accounting import Accounts
 from .charging import Charging
+from .recording import Recorder
 from .steps import Steps
 from .streams import DEVICE
 
 ACCOUNTS = Accounts(DEVICE)
 """The accounts of this process."""
+
+_RANKS = os.environ.get("WORLD_SIZE", "")
+RECORDER = Recorder(int(_RANKS) if _RANKS.isdecimal() else 1)
+"""The records of this process."""
 
 _active = list[object]()  # keeps the modes alive
 
@@ -28,10 +33,10 @@ def activate() -> None:
         table = _table(os.environ.get(KERNELS))
     except ValueError as error:
         _refuse(f"{MODEL}: {error}")
-    steps = Steps(DEVICE)
+    steps = Steps(DEVICE, RECORDER.stepped)
     distributed.serve()
     cuda_mode = cuda.serve(gpu, DEVICE)
-    mode = Charging(gpu, DEVICE, ACCOUNTS, table, waits_for_ready=distributed.host_waits)
+    mode = Charging(gpu, DEVICE, ACCOUNTS, table, waits_for_ready=distributed.host_waits, recorder=RECORDER)
     steps.watch()
     for one in (cuda_mode, mode):
         one.__enter__()
@@ -44,9 +49,10 @@ def activate() -> None:
             return
         DEVICE.wait(DEVICE.end_ns)
         steps.tell()
-        report = os.environ.get(REPORT)
+        report, recorded = os.environ.get(REPORT), os.environ.get(STEPS)
         # A launcher loads torch, too, and ends after the script: it would leave an account of nothing.
         ACCOUNTS.end(str(folder / report) if report and ACCOUNTS.by_operation else None)
+        RECORDER.end(str(folder / recorded) if recorded else None)
 
     atexit.register(end)
 

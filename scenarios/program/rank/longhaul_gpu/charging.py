@@ -12,6 +12,7 @@ from .accounting import Accounts
 from .devices import ON_HOST
 from .kernels import KernelTable, Shapes
 from .models import Gpu
+from .recording import Recorder
 from .streams import Device
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
@@ -44,10 +45,12 @@ class Charging(TorchDispatchMode):
         kernels: KernelTable | None = None,
         *,
         waits_for_ready: Callable[[], bool] = lambda: True,
+        recorder: Recorder | None = None,
     ) -> None:
         super().__init__()
         self._gpu, self._device, self._accounts, self._kernels = gpu, device, accounts, kernels
         self._waits_for_ready = waits_for_ready
+        self._recorder = recorder or Recorder()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -88,3 +91,5 @@ class Charging(TorchDispatchMode):
             took_ns = self._device.busy(seconds)
             self._accounts.measured_ns += took_ns
         self._accounts.add(operation, took_ns, cost.flops, cost.moved_bytes)
+        at_peak_s = cost.flops / self._gpu.peak(cost.dtype)
+        self._recorder.kernel(self._device.current, operation, took_ns, cost.flops, at_peak_s)

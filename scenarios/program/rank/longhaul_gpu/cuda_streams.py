@@ -42,11 +42,11 @@ class Stream:
 
     def wait_stream(self, stream: "Stream") -> None:
         """Have what follows on this stream begin when the other has computed what it holds now."""
-        self.timeline.end_ns = max(self.timeline.end_ns, stream.timeline.end_ns)
+        self.timeline.follow(stream.timeline.end_ns, stream.timeline.after)
 
     def wait_event(self, event: "Event") -> None:
         """Have what follows on this stream begin after an event."""
-        self.timeline.end_ns = max(self.timeline.end_ns, event.at_ns or 0)
+        self.timeline.follow(event.at_ns or 0, event.after)
 
     def record_event(self, event: "Event | None" = None) -> "Event":
         """Record an event, by default a new one."""
@@ -68,10 +68,12 @@ class Event:
 
     def __init__(self, enable_timing: bool = False, **_: Any) -> None:
         self.at_ns: int | None = None
+        self.after = tuple[int, ...]()
 
     def record(self, stream: Stream | None = None) -> None:
         """Record the event on a stream, by default the current one."""
-        self.at_ns = DEVICE.reached_ns(DEVICE.current if stream is None else stream.timeline)
+        timeline = DEVICE.current if stream is None else stream.timeline
+        self.at_ns, self.after = DEVICE.reached_ns(timeline), timeline.after
 
     def wait(self, stream: Stream | None = None) -> None:
         """Have what follows on a stream, by default the current one, begin after the event."""

@@ -15,12 +15,21 @@ def _compute(seconds: float) -> None:
 
 
 class Timeline:
-    """A stream's times: it is busy until `end_ns` (CLOCK_MONOTONIC), and has been busy for `busy_ns` in all."""
+    """A stream's times: it is busy until `end_ns` (CLOCK_MONOTONIC), and has been busy for `busy_ns` in all.
 
-    __slots__ = ("busy_ns", "end_ns")
+    `number` tells streams apart, and `after` are the ids of what comes next waits for (`recording`).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("after", "busy_ns", "end_ns", "number")
+
+    def __init__(self, number: int = 0) -> None:
         self.end_ns = self.busy_ns = 0
+        self.number, self.after = number, tuple[int, ...]()
+
+    def follow(self, end_ns: int, after: tuple[int, ...]) -> None:
+        """Have what comes next begin after an instant, at which what has these ids has ended."""
+        self.end_ns = max(self.end_ns, end_ns)
+        self.after += tuple(one for one in after if one not in self.after)
 
 
 class Device:
@@ -38,7 +47,7 @@ class Device:
 
     def new(self) -> Timeline:
         """Return a new stream, which is idle."""
-        stream = Timeline()
+        stream = Timeline(len(self.all))
         self.all.append(stream)
         return stream
 
@@ -59,10 +68,9 @@ class Device:
         stream.busy_ns += took_ns
         return took_ns
 
-    def join(self) -> None:
-        """Make the current stream wait for now."""
-        stream = self.current
-        stream.end_ns = max(stream.end_ns, self.now_ns())
+    def join(self, after: tuple[int, ...] = ()) -> None:
+        """Make the current stream wait for now, when what has these ids has ended."""
+        self.current.follow(self.now_ns(), after)
 
     def reached_ns(self, stream: Timeline) -> int:
         """Return when a stream has computed what it holds now: an idle one has already."""

@@ -1,7 +1,9 @@
-"""What a group knows of the GPU whose time the script takes (`longhaul_gpu`): nothing unless it is active."""
+"""What a group knows of the GPU whose time the script takes (`longhaul_gpu`), and tells it, if it is active."""
 
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 
 
 def ready_ns() -> int:
@@ -16,8 +18,41 @@ def sleep_until(instant_ns: int) -> None:
         time.sleep(left_ns / 1e9)
 
 
-def joined() -> None:
-    """Have what the script computes next begin now at the earliest, as it has waited for a result."""
+def awaited() -> tuple[int, ...]:
+    """Return the ids of what a collective waits for that the script issues now."""
+    active = sys.modules.get("longhaul_gpu")
+    found: tuple[int, ...] = () if active is None else active.awaited()
+    return found
+
+
+def joined(ids: Sequence[int]) -> None:
+    """Have what the script computes next begin now at the earliest, as it has waited for the collectives with these
+    ids."""
     active = sys.modules.get("longhaul_gpu")
     if active is not None:
-        active.joined()
+        active.joined(tuple(ids))
+
+
+def settled(ids: Sequence[int]) -> None:
+    """Note that the futures of the collectives with these ids have their results."""
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.settled(ids)
+
+
+def begun(group: str, ranks: Sequence[int], **fields: Any) -> Any:
+    """Note that a collective has begun (`Recorder.begun`); return its record, for `ended`."""
+    recorder = _recorder()
+    return None if recorder is None else recorder.begun(group, ranks, **fields)
+
+
+def ended(record: Any, ended_ns: int) -> None:
+    """Note the end of a collective."""
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.ended(record, ended_ns)
+
+
+def _recorder() -> Any:
+    active = sys.modules.get("longhaul_gpu")
+    return None if active is None else active.recorder()

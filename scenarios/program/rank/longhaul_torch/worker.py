@@ -21,6 +21,7 @@ class Handle(Protocol):
     """What is told of the end of a piece of work."""
 
     waits_for: Callable[[], Sequence[int]]
+    records: list[int]
 
     def begin(self, what: str) -> None:
         """Note what the work does now, for errors."""
@@ -54,6 +55,7 @@ class _Job:
     handle: Handle
     timeout_s: float
     asked_ns: int  # when the script issued it or, if a GPU is simulated, when that has computed what it reduces
+    after: tuple[int, ...] = ()  # the ids of what that is (`longhaul_gpu.recording`)
 
 
 class Worker:
@@ -72,7 +74,7 @@ class Worker:
     def issue(self, collectives: Sequence[Collective], handle: Handle, timeout_s: float) -> None:
         """Have these collectives run after all that were issued before, and when what they read has been computed; each
         may take this time from its beginning."""
-        self._jobs.put(_Job(collectives, handle, timeout_s, computing.ready_ns()))
+        self._jobs.put(_Job(collectives, handle, timeout_s, computing.ready_ns(), computing.awaited()))
 
     def join(self) -> None:
         """Wait for the thread to end; the wake is over."""
@@ -105,6 +107,7 @@ class Worker:
         if self._fate.why is not None:
             raise RuntimeError(f"{where} failed on rank {self._rank}: {self._fate.why}")
         deadline = time.monotonic() + timeout_s
+        record = None
         try:
             plan = planner.plan(
                 number=number,
@@ -115,6 +118,16 @@ class Worker:
                 timeout_s=timeout_s,
             )
             begun_ns = time.monotonic_ns()
+            record = computing.begun(
+                self._name,
+                self._connections.ranks,
+                number=number,
+                kind=kind,
+                size_bytes=collective.size_bytes,
+                asked_ns=job.asked_ns,
+                begun_ns=begun_ns,
+                after=job.after,
+            )
             execution = Execution(
                 plan,
                 collective=wire.collective_of(number, kind),
@@ -127,7 +140,12 @@ class Worker:
             execution.run(deadline)
             collective.finish(plan)
             ended_ns = time.monotonic_ns()
+            if record is not None:
+                computing.ended(record, ended_ns)
+                job.handle.records.append(record.id)
         except Exception as error:
+            if record is not None:
+                computing.ended(record, time.monotonic_ns())
             failure = error if isinstance(error, GroupError) else GroupError(f"{type(error).__name__}: {error}")
             if isinstance(error, TimedOut):
                 failure = TimedOut(f"it did not end within {timeout_s:g} s: {error}")

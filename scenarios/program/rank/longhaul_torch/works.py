@@ -53,6 +53,7 @@ class Work(dist._Work):
         self._future: Any = None
         self._source = -1
         self.keeps: object = None  # tensors whose memory the work uses
+        self.records = list[int]()  # the ids of its collectives (`longhaul_gpu.recording`)
         self.waits_for: Callable[[], Sequence[int]] = tuple
 
     # What the group's threads call.
@@ -71,6 +72,7 @@ class Work(dist._Work):
             _CALLBACKS.put(partial(self._settle, future))
 
     def _settle(self, future: Any) -> None:
+        computing.settled(self.records)
         if self._error is None:
             future.set_result(self._outputs)
         else:
@@ -88,7 +90,7 @@ class Work(dist._Work):
             )
         if self._error is not None:
             raise self._error
-        computing.joined()
+        computing.joined(self.records)
         return True
 
     def synchronize(self) -> None:
