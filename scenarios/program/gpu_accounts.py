@@ -8,7 +8,7 @@ from typing import Any
 from scenarios.program.rank.longhaul_gpu.accounting import UNKNOWN_SHARE
 from scenarios.spec.program import GPU_ACCOUNTS
 
-_NUMBERS = ("charged_s", "measured_s", "host_waited_s", "collectives", "unknown_share")
+_NUMBERS = ("charged_s", "measured_s", "host_waited_s", "collectives", "fake_reads", "unknown_share")
 _MOST_BYTES = 10_000_000
 _MAX_NAMES = 8
 
@@ -34,6 +34,12 @@ def notes(accounts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a sentence for what a user should know of the accounts of a run with a GPU."""
     if not accounts:
         yield "no rank was charged the time of program.gpu: that takes a script that imports torch 2.6 or later"
+    reads = sum(round(one["fake_reads"]) for one in accounts)
+    if reads:
+        yield (
+            f"values of fake tensors (program.tensors) were read {reads} times: losses and the like that the program "
+            "printed mean nothing"
+        )
     worst = max(accounts, key=lambda one: one["unknown_share"], default=None)
     if worst is not None and worst["unknown_share"] > UNKNOWN_SHARE:
         names = ", ".join(worst["unknown"][:_MAX_NAMES])

@@ -43,7 +43,7 @@ from scenarios.program.servers import LOOK_NS, Endings, HostSockets, useless
 from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.faults import dead_cables
-from scenarios.spec.program import COLLECTIVES, LONGHAUL, PRELOADING, ProgramSpec, gpu_variables, variables
+from scenarios.spec.program import COLLECTIVES, FAKE, LONGHAUL, PRELOADING, ProgramSpec, gpu_variables, variables
 from scenarios.spec.roles import Role
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import leave, tell
@@ -233,7 +233,7 @@ class Run:
             host=host,
             hidden=str(self._folder),
             limit=self._limit,
-            memory_bytes=self._spec.memory_bytes,
+            memory_bytes=None if self._spec.tensors == FAKE else self._spec.memory_bytes,
         )
 
     def _preload(self) -> Preloaded:

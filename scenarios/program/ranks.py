@@ -172,12 +172,13 @@ class RankFiles:
         """Whether a rank has computed for a time by `longhaul.compute` or `longhaul-compute`."""
         return any((self._folder / f"shm{rank}" / _COMPUTED).exists() for rank in range(len(self._ranks)))
 
-    def prepare(self, rank: int, *, host: int, hidden: str, limit: int, memory_bytes: int) -> None:
+    def prepare(self, rank: int, *, host: int, hidden: str, limit: int, memory_bytes: int | None) -> None:
         """Move the calling process, which still runs as root, into the environment of a rank; raises OSError.
 
         `host` is the pidfd of the first process of the rank's host, in whose PID namespace this process must have been
         started. `hidden` is a mount that the rank must not see. `limit` is the number of processes that its user may
-        have; each gets at most the share `_MAX_OF_MEMORY` of `memory_bytes`.
+        have; each gets at most the share `_MAX_OF_MEMORY` of `memory_bytes`. With None processes may reserve more
+        memory than there is, as fake tensors do.
         """
         join(host, NEW_NET | NEW_UTS | NEW_CGROUP)
         Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the program is killed, not the testbed
@@ -208,7 +209,10 @@ class RankFiles:
         most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(_OPEN_FILES, most_files), most_files))
         # Out of memory, the VM's kernel would reload programs' pages again and again before it kills a process.
-        resource.setrlimit(resource.RLIMIT_DATA, (round(_MAX_OF_MEMORY * memory_bytes),) * 2)
+        if memory_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (round(_MAX_OF_MEMORY * memory_bytes),) * 2)
+        else:  # both would count what is reserved only
+            Path("/proc/sys/vm/overcommit_memory").write_text("1")
         make_timers_exact()
         os.chdir(self._directory)
 

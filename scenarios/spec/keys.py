@@ -346,6 +346,12 @@ KEYS: Mapping[str, Key] = {
             "GPU whose time a torch script takes, by name or by numbers; by default none.",
         ),
         Key("program.kernels", "kernels", gpu.TABLE, "Measured kernel times; path relative to the scenario's file."),
+        Key(
+            "program.tensors",
+            "tensors",
+            one_of(*program.TENSORS),
+            "Tensors of a script with program.gpu; fake ones have no values and take no memory.",
+        ),
         Key("program.preload", "preload", program.MODULES, "Python modules that are loaded once, for all ranks."),
         Key("program.env", "env", roles.ENV, "Variables of its environment."),
         Key("program.deadline", "deadline_s", DELAY, "Time after which it is ended, by the clock of the run."),

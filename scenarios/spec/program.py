@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from scenarios.program.rank import longhaul_gpu
-from scenarios.program.rank.longhaul_gpu.models import Gpu
+from scenarios.program.rank.longhaul_gpu.models import MODELS, Gpu
 from scenarios.spec import gpu, roles
 from scenarios.spec.roles import Role
 from scenarios.spec.values import fitting, whole
@@ -48,6 +48,10 @@ SCRIPTS, LONGHAUL = "script", "longhaul"
 BACKENDS = SCRIPTS, LONGHAUL
 """Backends of torch.distributed: those that the script names, or the run's own in their place."""
 
+REAL, FAKE = "real", "fake"
+TENSORS = REAL, FAKE
+"""Tensors of a script with a GPU: those of torch, or ones whose values are not computed and which take no memory."""
+
 GPU_ACCOUNTS = "gpu-{}.json"
 """The file in the working directory with the accounts of a rank's GPU, by the rank's number."""
 
@@ -78,11 +82,11 @@ class ProgramSpec:
 
     `ranks` are the GPUs that it runs on, all of them if None; its own rank 0 is on the first. `backend` is one of
     BACKENDS. `preload` are Python modules that are loaded once for all ranks. With a `gpu`, operations of torch take
-    the time that it would take, or that the table `kernels` has for them. `deadline_s` and `sample_s` are measured by
-    the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message of `message_bytes` from
-    each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes together, and `processes`
-    the number of its processes and threads, by rank on average. `output_bytes` is how much is kept of each rank's
-    output and of its error output, and `files_bytes` is the room for the files that it writes.
+    the time that it would take, or that the table `kernels` has for them; `tensors` is one of TENSORS. `deadline_s` and
+    `sample_s` are measured by the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message
+    of `message_bytes` from each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes
+    together, and `processes` the number of its processes and threads, by rank on average. `output_bytes` is how much is
+    kept of each rank's output and of its error output, and `files_bytes` is the room for the files that it writes.
     `capture` names the links whose packets are written to files, those of collectives if there is no program. `date` is
     the date that ranks see when they start, in ISO 8601, or `HOST_DATE`.
     """
@@ -94,6 +98,7 @@ class ProgramSpec:
     preload: tuple[str, ...] = ()
     gpu: Gpu | None = None
     kernels: Path | None = None
+    tensors: str = REAL
     env: tuple[tuple[str, str], ...] = ()
     deadline_s: float = 1000.0
     sample_s: float = 10e-3
@@ -221,7 +226,8 @@ def gpu_variables(program: ProgramSpec, rank: int) -> dict[str, str]:
         return {}
     table = {} if program.kernels is None else {longhaul_gpu.KERNELS: str(program.kernels)}
     left = {longhaul_gpu.REPORT: GPU_ACCOUNTS.format(rank), longhaul_gpu.STEPS: GPU_STEPS.format(rank)}
-    return {longhaul_gpu.MODEL: program.gpu.as_json(), **left, **table}
+    fake = {longhaul_gpu.TENSORS: FAKE} if program.tensors == FAKE else {}
+    return {longhaul_gpu.MODEL: program.gpu.as_json(), **left, **table, **fake}
 
 
 def check_captures(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:
@@ -243,6 +249,8 @@ def check(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:
         if name in set_by_run:
             yield Mistake("program.env", f"{name} is set by the run; allowed: names other than {', '.join(set_by_run)}")
     yield from gpu.check(program.gpu, program.kernels)
+    if program.tensors == FAKE and program.gpu is None:
+        yield Mistake("program.tensors", f"fake tensors need a GPU; allowed: program.gpu, one of {', '.join(MODELS)}")
     yield from roles.check(program.roles, fabric.spec.gpus_per_site, program.ranks, list(set_by_run))
     least_bytes = SHELL_BYTES * len(program.ranks_of(fabric.spec.gpus_per_site))
     if program.memory_bytes < least_bytes:

@@ -227,6 +227,17 @@ def test_kernel_times_need_a_gpu_and_a_file(tmp_path):
         scenario(gpu="h100", kernels=str(tmp_path / "kernels.csv"))
 
 
+def test_fake_tensors_need_a_gpu_and_reach_the_ranks():
+    with pytest.raises(
+        ScenarioError, match=r"program\.tensors: fake tensors need a GPU; allowed: program\.gpu, one of"
+    ):
+        scenario(tensors="fake")
+    with pytest.raises(ScenarioError, match=r"program\.tensors.*allowed: real, fake"):
+        scenario(gpu="h100", tensors="none")
+    assert gpu_variables(scenario(gpu="h100", tensors="fake").program, 0)["LONGHAUL_GPU_TENSORS"] == "fake"
+    assert "LONGHAUL_GPU_TENSORS" not in gpu_variables(scenario(gpu="h100", tensors="real").program, 0)
+
+
 def test_ranks_get_the_gpu_in_variables_and_nothing_without_one(tmp_path):
     assert gpu_variables(scenario().program, 0) == {}
     (tmp_path / "kernels.csv").write_text(TABLE)
@@ -255,6 +266,8 @@ def test_a_run_reads_the_accounts_of_its_ranks_and_notes_what_they_do_not_know(t
     (note,) = gpu_accounts.notes(found)
     assert note.startswith("rank 2's GPU was charged 9.4% of its time") and "(mine::kernel)" in note
     assert list(gpu_accounts.notes(found[:1])) == []
+    (note,) = gpu_accounts.notes([{**found[0], "fake_reads": 3.0}])
+    assert "were read 3 times" in note and "mean nothing" in note
 
 
 def test_without_the_variable_nothing_is_imported_and_a_collective_waits_for_nothing():

@@ -6,7 +6,7 @@ The tests install PyTorch into a virtual environment of its own, as `test_torch`
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +144,63 @@ def check_trace(folder: Path, run: Path) -> None:
     # The model has a rank's collective end with its last message in, and the backend also with its last one handed
     # over, so the model is a little faster.
     assert float(rows(folder / "trace").completion_s.iloc[0]) == pytest.approx(took_s, rel=0.03)
+
+
+GPT2 = 50304 * 768 + 1024 * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768
+"""The parameters of docs/examples/gpt2.py, whose gradients are of float32."""
+
+
+def gpt2(tmp_path: Path, python: Path, name: str, *options: str) -> tuple[float, list[dict[str, str]]]:
+    """Return the time of the last step of GPT-2 by fake tensors, and the rows of its AllReduces."""
+    sets = ("program.gpu=h100", "program.tensors=fake", "program.backend=longhaul", 'program.preload=["torch"]')
+    more = ('program.memory="6 GB"', 'conditions.wan_rate="10 Gbit/s"', 'conditions.intra_rate="100 Gbit/s"')
+    given = [word for one in (*sets, *more) for word in ("--set", one)]
+    command = ("--modes", "base", *options, *given, "--json", "--out", name)
+    found = json.loads(ended("paper", *command, "--exec", f"{python} {PROJECT}/docs/examples/gpt2.py", cwd=tmp_path)[0])
+    rows = collectives(tmp_path / name) if len(found["gpu_accounts"]) > 1 else []
+    last = list[dict[str, str]]()
+    while rows and sum(int(row["size_bytes"]) for row in last) < 4 * GPT2:
+        row = rows.pop()
+        last[:0] = [row] if row["kind"] == "allreduce" else []
+    return max(step_s for _, number, step_s in found["steps"] if number == found["steps"][-1][1]), last
+
+
+def ring_ends(begun_s: Sequence[float], taken_s: Sequence[float], delay_s: Sequence[float]) -> list[float]:
+    """Return when a ring AllReduce ends at each place, by alpha and beta: a place passes on a chunk when it has it and
+    has passed on the one before; that takes `taken_s` and is there `delay_s` later."""
+    has = free = list(begun_s)
+    for _ in range(2 * (len(begun_s) - 1)):
+        free = [max(pair) + takes for *pair, takes in zip(has, free, taken_s, strict=True)]
+        has = [free[place - 1] + delay_s[place - 1] for place in range(len(free))]
+    return [max(pair) for pair in zip(has, free, strict=True)]
+
+
+@pytest.mark.parametrize("delay_ms", [0.01, 5.0, 10.0, 20.0])
+def test_a_step_of_gpt2_takes_its_kernels_and_the_collectives_that_do_not_overlap_them(
+    tmp_path: Path, python: Path, capsys: pytest.CaptureFixture[str], delay_ms: float
+) -> None:
+    """A rank begins a bucket's AllReduce when it is computed and when the rank's part in the one before has ended.
+
+    The kernels' time is that of the same script on one GPU. What is computed after the first bucket overlaps.
+    """
+    kernels_s, _ = gpt2(tmp_path, python, "alone", "--set", "program.ranks=[0]")
+    step_s, buckets = gpt2(tmp_path, python, "run", "--wan-delay", f"{delay_ms} ms")
+    assert sum(int(row["size_bytes"]) for row in buckets) == 4 * GPT2
+    assert {row["algorithm"] for row in buckets} == {"ring"}
+    ready_s = [float(row["first_asked_s"]) - float(buckets[0]["first_asked_s"]) for row in buckets]
+    sites = [int(gpu.removeprefix("g")) // 4 for gpu in buckets[0]["placement"].split()]
+    crosses = [site != sites[(place + 1) % 8] for place, site in enumerate(sites)]
+    ends_s, before_s = [0.0] * 8, [0.0] * 8
+    for _ in range(5):  # until ranks begin as far apart as in the step before
+        before_s, first_s = ends_s, [end_s + kernels_s - ready_s[-1] for end_s in ends_s]
+        ends_s = first_s
+        for row, after_s in zip(buckets, ready_s, strict=True):
+            chunk_bits = int(row["size_bytes"])  # an eighth of the bucket, in bits
+            begun_s = [max(end_s, at_s + after_s) for end_s, at_s in zip(ends_s, first_s, strict=True)]
+            taken_s = [chunk_bits / (10e9 if wan else 100e9) for wan in crosses]
+            ends_s = ring_ends(begun_s, taken_s, [delay_ms / 1e3 if wan else 1e-6 for wan in crosses])
+    expected_s = max(end_s - one_s for end_s, one_s in zip(ends_s, before_s, strict=True))
+    with capsys.disabled():
+        print(f"\n{delay_ms} ms: {len(buckets)} buckets, kernels {kernels_s:.6f} s", end="")
+        print(f", step {step_s:.6f} s, expected {expected_s:.6f} s", end="")
+    assert step_s == pytest.approx(expected_s, rel=0.02)

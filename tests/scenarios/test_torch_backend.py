@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,11 +33,12 @@ def python() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended."""
+    """How a rank ended, and what it has asked the planner."""
 
     status: int
     out: str
     err: str
+    asked: list[dict[str, Any]]
 
 
 def run_ranks(
@@ -74,7 +76,10 @@ def run_ranks(
             process.kill()
         planner.close()
     outputs = [[(folder / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(ranks)]
-    return [Ended(status, *output) for status, output in zip(statuses, outputs, strict=True)]
+    return [
+        Ended(status, *output, [asked for by, asked in planner.asked if by == rank])
+        for rank, (status, output) in enumerate(zip(statuses, outputs, strict=True))
+    ]
 
 
 @pytest.mark.parametrize(("ranks", "cases", "connects"), [(2, 150, True), (4, 250, False), (5, 200, True)])

@@ -7,7 +7,8 @@ it as an extension (`torch.backends`). Without the variable it does nothing and 
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .recording import Recorder
@@ -17,6 +18,9 @@ MODEL = "LONGHAUL_GPU_MODEL"
 
 KERNELS = "LONGHAUL_GPU_KERNELS"
 """The variable with the path of a table of kernel times (`kernels`)."""
+
+TENSORS = "LONGHAUL_GPU_TENSORS"
+"""The variable that says whether tensors have values: "real" (or nothing), or "fake"."""
 
 REPORT = "LONGHAUL_GPU_REPORT"
 """The variable with the path of the file to which the accounts are written at the end of the process."""
@@ -60,3 +64,14 @@ def recorder() -> "Recorder | None":
     active = sys.modules.get(f"{__name__}.activation")
     found: Recorder | None = None if active is None else active.RECORDER
     return found
+
+
+def is_fake(tensor: Any) -> bool:
+    """Return whether a tensor has no values, as `program.tensors` is "fake"."""
+    fake = sys.modules.get(f"{__name__}.fake")
+    return fake is not None and bool(fake.is_fake(tensor))
+
+
+def make_fake(tensors: Iterable[Any]) -> None:
+    """Make tensors ones without values; some may be so already."""
+    sys.modules[f"{__name__}.fake"].mark(tensors)

@@ -27,13 +27,14 @@ class Account:
 
 class Accounts:
     """The accounts of all operations, by name ("aten::mm"); `unknown` are those of which only the bytes are known, and
-    `measured_ns` is the time that a table of kernel times gave."""
+    `measured_ns` is the time that a table of kernel times gave. `fake_reads` is how often the script has read values of
+    fake tensors."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.by_operation: defaultdict[str, Account] = defaultdict(Account)
         self.unknown = set[str]()
-        self.measured_ns = self.collectives = 0
+        self.measured_ns = self.collectives = self.fake_reads = 0
 
     def add(self, operation: str, took_ns: int, flops: float, moved_bytes: float) -> None:
         """Enter one kernel."""
@@ -65,6 +66,7 @@ class Accounts:
             "host_waited_s": self._device.waited_ns / 1e9,
             "host_waits": self._device.waits,
             "collectives": self.collectives,
+            "fake_reads": self.fake_reads,
             "unknown_share": self.unknown_share,
             "unknown": sorted(self.unknown),
             "operations": {

@@ -4,14 +4,17 @@ import atexit
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from . import KERNELS, MODEL, REPORT, STEPS, cuda, distributed, kernels, models
+from . import KERNELS, MODEL, REPORT, STEPS, TENSORS, cuda, distributed, kernels, models
 from .accounting import Accounts
 from .charging import Charging
 from .recording import Recorder
 from .steps import Steps
 from .streams import DEVICE
+
+if TYPE_CHECKING:
+    from .fake import Fake
 
 ACCOUNTS = Accounts(DEVICE)
 """The accounts of this process."""
@@ -31,12 +34,14 @@ def activate() -> None:
     try:
         gpu = models.of_text(os.environ[MODEL])
         table = _table(os.environ.get(KERNELS))
+        fake = _fake(os.environ.get(TENSORS))
     except ValueError as error:
         _refuse(f"{MODEL}: {error}")
     steps = Steps(DEVICE, RECORDER.stepped)
     distributed.serve()
-    cuda_mode = cuda.serve(gpu, DEVICE)
-    mode = Charging(gpu, DEVICE, ACCOUNTS, table, waits_for_ready=distributed.host_waits, recorder=RECORDER)
+    cuda_mode = cuda.serve(gpu, DEVICE, None if fake is None else fake.read)
+    waits = distributed.host_waits
+    mode = Charging(gpu, DEVICE, ACCOUNTS, table, waits_for_ready=waits, recorder=RECORDER, fake=fake)
     steps.watch()
     for one in (cuda_mode, mode):
         one.__enter__()
@@ -67,6 +72,17 @@ def _table(path: str | None) -> kernels.KernelTable | None:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _fake(text: str | None) -> "Fake | None":
+    if text in (None, "", "real"):
+        return None
+    if text != "fake":
+        raise ValueError(f"{TENSORS} is {text!r}; allowed: real, fake")
+    from .fake import Fake, reserve_large  # slow to import, as it imports torch's own fake tensors
+
+    reserve_large()
+    return Fake(ACCOUNTS)
 
 
 def _refuse(sentence: str) -> NoReturn:

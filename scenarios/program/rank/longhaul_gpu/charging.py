@@ -1,9 +1,11 @@
 """Charges every operation of torch to the GPU's current stream."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import Parameter
 from torch.utils import data
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -15,6 +17,10 @@ from .models import Gpu
 from .recording import Recorder
 from .streams import Device
 
+if TYPE_CHECKING:
+    from .fake import Fake  # slow to import, as it imports torch's own fake tensors
+
+_PLAIN = (Tensor, Parameter)
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _NO_COLLECTIVE = ("wait_tensor", "_resize_storage_")
 _UNCHARGED = ("prim", "prims", "profiler", "debugprims", "symm_mem", "inductor")
@@ -34,7 +40,8 @@ class Charging(TorchDispatchMode):
     """Charges each operation its time on the current stream, and blocks the host where a real one would be blocked.
 
     A collective on the current stream begins when the stream has computed what it holds: with `waits_for_ready` the
-    host waits for that, otherwise the backend does (`longhaul_gpu.ready_ns`).
+    host waits for that, otherwise the backend does (`longhaul_gpu.ready_ns`). With `fake`, operations are computed
+    without values.
     """
 
     def __init__(
@@ -46,26 +53,32 @@ class Charging(TorchDispatchMode):
         *,
         waits_for_ready: Callable[[], bool] = lambda: True,
         recorder: Recorder | None = None,
+        fake: "Fake | None" = None,
     ) -> None:
         super().__init__()
         self._gpu, self._device, self._accounts, self._kernels = gpu, device, accounts, kernels
-        self._waits_for_ready = waits_for_ready
+        self._waits_for_ready, self._fake = waits_for_ready, fake
         self._recorder = recorder or Recorder()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if FakeTensor in types:
+            return func(*args, **kwargs)  # torch asks itself for shapes, as DTensor does
+        if any(one not in _PLAIN for one in types):
+            return NotImplemented  # a DTensor, whose local tensors come here
         if func.namespace in _COLLECTIVES:
             name = func._overloadpacket.__name__
             if name not in _NO_COLLECTIVE:
                 self._accounts.collectives += 1
                 if self._waits_for_ready() or "barrier" in name:
                     self._device.wait(self._device.current.end_ns)
-            return func(*args, **kwargs)
-        out = func(*args, **kwargs)
-        if func.namespace in _UNCHARGED or data.get_worker_info() is not None:
-            return out  # a worker that loads data computes on the host
+            return func(*args, **kwargs) if self._fake is None else self._fake.collect(func, args, kwargs)
+        is_in_loader = data.get_worker_info() is not None  # which computes on the host
+        out = func(*args, **kwargs) if self._fake is None or is_in_loader else self._fake.compute(func, args, kwargs)
+        if func.namespace in _UNCHARGED or is_in_loader:
+            return out
         if _is_host_only(args, kwargs):
             return out
         if not costs.has_no_kernel(func):

@@ -137,7 +137,7 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) 
     inputs, outputs = list(tensors_of((args, kwargs))), list(tensors_of(out))
     written = sum(map(held_bytes, outputs))
     if not outputs and func._schema.is_mutable:  # _foreach_add_ and the like return nothing
-        written = sum(held_bytes(one) for one in _written(func, args, kwargs))
+        written = sum(held_bytes(one) for one in written_by(func, args, kwargs))
     read = [held_bytes(one) for one in inputs]
     if name in _WRITES_FIRST:
         read = read[1:]
@@ -160,7 +160,7 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) 
     return Cost(flops, float(written + sum(read)), dtype_of(func, inputs or outputs), is_known)
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors that an operation writes, by its schema."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

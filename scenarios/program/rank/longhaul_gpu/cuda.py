@@ -17,7 +17,7 @@ from .models import Gpu
 from .streams import Device
 
 _GPU = torch.device("cuda", 0)
-_READS = frozenset(("numpy", "tolist", "__repr__", "__array__"))
+_READS = frozenset(("numpy", "tolist", "__repr__", "__array__", "__bool__"))
 _PINNED = "_longhaul_pinned"  # an attribute of tensors, as ON_HOST
 _DEVICE, _IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__
 _IDLE = """init empty_cache ipc_collect manual_seed manual_seed_all seed seed_all set_rng_state set_rng_state_all
@@ -25,10 +25,13 @@ reset_peak_memory_stats reset_max_memory_allocated reset_max_memory_cached reset
 set_per_process_memory_fraction set_sync_debug_mode"""  # functions of torch.cuda that do nothing
 _told = set[str]()
 
+Read = Callable[[str, Any], Any]
+"""Called with the name of a function that reads a tensor, and the tensor; returns its result, None if it is to run."""
 
-def serve(gpu: Gpu, device: Device) -> "Redirected":
-    """Serve `cuda` in this process; return the mode that has to be entered."""
-    mode = Redirected(device)
+
+def serve(gpu: Gpu, device: Device, read: "Read | None" = None) -> "Redirected":
+    """Serve `cuda` in this process; return the mode that has to be entered. `read` is asked before a tensor is read."""
+    mode = Redirected(device, read)
     _serve_module(gpu, device, mode)
     _serve_precision()
     _serve_files()
@@ -62,9 +65,9 @@ class Redirected(TorchFunctionMode):
     A script that has named a `cuda` device sees its tensors there (`device`, `is_cuda`); torch itself sees the CPU.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, read: Read | None = None) -> None:
         super().__init__()
-        self._device, self._is_used = device, False
+        self._device, self._read, self._is_used = device, read, False
 
     def mapped(self, value: Any) -> Any:
         """Return a value, but the CPU for a `cuda` device, and remember that the script uses one."""
@@ -95,6 +98,8 @@ class Redirected(TorchFunctionMode):
             return _arrived(args[0], copy=False)
         if name in _READS:
             self._device.wait(self._device.current.end_ns)
+            if self._read is not None and (given := self._read(name, args[0])) is not None:
+                return given
         kwargs = self.in_arguments(kwargs)
         if name == "get_device" and self._is_used and not _called_by_torch(2):
             return -1 if hasattr(args[0], ON_HOST) else 0

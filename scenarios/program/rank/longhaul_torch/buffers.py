@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from . import computing
+from .blank import Buffer
 from .errors import GroupError
 from .execution import Slots
 from .planner import Plan
-from .tensors import Block, Reduction, Tensor, is_plain
+from .tensors import Block, Reduction, Tensor, copy, is_plain
 from .worker import Collective
 
 
@@ -102,7 +104,7 @@ class _Whole:
 
     def alone(self) -> None:
         if self._reduction is not None and self._reduction.has_factor:
-            self._tensor.detach().copy_(self._reduction.before(self._tensor))
+            copy(self._tensor, self._reduction.before(self._tensor))
 
 
 def allreduce(tensor: Tensor, op: Any, ranks: int, name: str = "all_reduce") -> Collective:
@@ -176,7 +178,7 @@ class _Gathered:
 
     def alone(self) -> None:
         if self._outputs:
-            self._outputs[self._rank].detach().copy_(self._tensor.detach().reshape(self._outputs[self._rank].shape))
+            copy(self._outputs[self._rank], self._tensor)
 
 
 def allgather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, ranks: int) -> Collective:
@@ -243,7 +245,7 @@ class _Scattered:
 
     def alone(self) -> None:
         if self._inputs:
-            self._output.detach().copy_(self._inputs[self._rank].detach().reshape(self._output.shape))
+            copy(self._output, self._inputs[self._rank])
 
 
 def scatter(output: Tensor, inputs: Sequence[Tensor], root: int, rank: int, ranks: int) -> Collective:
@@ -279,8 +281,7 @@ class _ReduceScattered:
         self._reduction.after(self._output, len(plan.placement))
 
     def alone(self) -> None:
-        mine = self._reduction.before(self._inputs[self._rank]).detach()
-        self._output.detach().copy_(mine.reshape(self._output.shape))
+        copy(self._output, self._reduction.before(self._inputs[self._rank]))
 
 
 def reduce_scatter(output: Tensor, inputs: Sequence[Tensor], op: Any, rank: int, ranks: int) -> Collective:
@@ -330,7 +331,7 @@ class _Exchanged:
             raise GroupError("the run's plan passes parts of an alltoall on; allowed: plans that send each part once")
         self._keeps = [Block(self._inputs[rank], _bytes(self._inputs[rank]), load=True) for rank in plan.placement]
         self._received = [Block(self._outputs[rank], _bytes(self._outputs[rank])) for rank in plan.placement]
-        views: dict[int, memoryview] = {}
+        views: dict[int, Buffer] = {}
         for number, block in enumerate((*self._keeps, *self._received)):
             tensor = self._inputs[0]
             unit = int(tensor.element_size())
@@ -348,8 +349,7 @@ class _Exchanged:
         self._keeps = []
 
     def alone(self) -> None:
-        mine = self._outputs[self._rank]
-        mine.detach().copy_(self._inputs[self._rank].detach().reshape(mine.shape))
+        copy(self._outputs[self._rank], self._inputs[self._rank])
 
 
 def alltoall(outputs: Sequence[Tensor], inputs: Sequence[Tensor], rank: int, ranks: int) -> Collective:
@@ -383,8 +383,12 @@ def _flat(tensor: Tensor, *, is_output: bool) -> tuple[Tensor, Any]:
     own = tensor.detach()
     if is_plain(own):
         return own.view(-1), None
-    copy = own.new_empty(own.shape) if is_output else own.resolve_conj().resolve_neg().contiguous()
-    return copy.view(-1), (lambda: own.copy_(copy)) if is_output else None
+    if computing.is_fake(own):
+        flat = own.new_empty(own.numel())
+        computing.make_alike([own, flat])
+        return flat, None
+    other = own.new_empty(own.shape) if is_output else own.resolve_conj().resolve_neg().contiguous()
+    return other.view(-1), (lambda: own.copy_(other)) if is_output else None
 
 
 def _storing(made: Collective, name: str, store: Any) -> Collective:

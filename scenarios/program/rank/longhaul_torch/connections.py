@@ -16,6 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from . import wire
+from .blank import Buffer, in_memory
 from .errors import LostRank, ShutDown, TimedOut, ranks_text
 from .waking import Wake
 
@@ -60,7 +61,7 @@ class Outgoing:
         """Whether everything has been handed to the kernel."""
         return not self._unsent
 
-    def queue(self, views: Iterable[memoryview], label: bytes, done: Callable[[], None] | None = None) -> None:
+    def queue(self, views: Iterable[Buffer], label: bytes, done: Callable[[], None] | None = None) -> None:
         """Queue a message and its label; call `done` when both have been handed to the kernel.
 
         A shaper (HTB) sends a packet first and charges its cost to the packets after it. The label has a packet of its
@@ -69,8 +70,8 @@ class Outgoing:
         self._add(views, None)
         self._add([memoryview(label)], done)
 
-    def _add(self, views: Iterable[memoryview], done: Callable[[], None] | None) -> None:
-        parts = deque(view for view in views if len(view))
+    def _add(self, views: Iterable[Buffer], done: Callable[[], None] | None) -> None:
+        parts = deque(view for view in in_memory(views) if len(view))
         if parts or done:
             self._unsent.append((parts, done))
 

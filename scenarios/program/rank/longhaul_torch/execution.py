@@ -14,6 +14,7 @@ from contextlib import suppress
 from itertools import islice
 
 from . import wire
+from .blank import Buffer, in_memory, new, put
 from .connections import Connections, Outgoing
 from .errors import GroupError, LostRank, ShutDown, TimedOut, ranks_text
 from .planner import Message, Plan
@@ -21,7 +22,7 @@ from .waking import Wake
 
 _MAX_VIEWS = 1000  # Linux accepts at most 1024 buffers in one recvmsg()
 
-Add = Callable[[memoryview, memoryview], None]
+Add = Callable[[Buffer, Buffer], None]
 """Adds the second slot to the first."""
 
 
@@ -32,13 +33,14 @@ class Slots:
     message that is added to any other slot is copied to it.
     """
 
-    def __init__(self, views: Mapping[int, memoryview], filled: set[int], slot_bytes: int) -> None:
+    def __init__(self, views: Mapping[int, Buffer], filled: set[int], slot_bytes: int) -> None:
         self._views, self._filled, self._slot_bytes = dict(views), filled, slot_bytes
+        self._any: Buffer = next(iter(self._views.values()), memoryview(b""))
 
-    def view(self, slot: int) -> memoryview:
+    def view(self, slot: int) -> Buffer:
         """Return the bytes of a slot; a scratch slot gets its memory when it is first used."""
         if slot not in self._views:
-            self._views[slot] = memoryview(bytearray(self._slot_bytes))
+            self._views[slot] = new(self._slot_bytes, self._any)
         return self._views[slot]
 
     def has_contents(self, slot: int) -> bool:
@@ -57,11 +59,12 @@ class _Arrival:
         self.message = message
         targets = [slots.view(slot) for slot in message.slots]
         if message.adds:
-            targets = [memoryview(bytearray(len(view))) for view in targets]
+            targets = [new(len(view), view) for view in targets]
         self.targets, self.label = targets, memoryview(bytearray(wire.LABEL_BYTES))
         self.size_bytes = sum(map(len, targets))
         self.got_bytes = 0
-        self._left = deque(view for view in (*targets, self.label) if len(view))
+        self._memory = [*in_memory(targets), self.label]
+        self._left = deque(view for view in self._memory if len(view))
 
     def read(self, source: socket.socket) -> bool:
         """Read what has come of the message; return whether it is whole. Raises OSError and EOFError."""
@@ -81,7 +84,7 @@ class _Arrival:
 
     def so_far(self) -> bytes:
         """Return the bytes that have come."""
-        return b"".join((*self.targets, self.label))[: self.got_bytes]
+        return b"".join(self._memory)[: self.got_bytes]
 
     def ends_early(self) -> wire.Label | None:
         """Return the label of a message that is shorter than the expected one, if that is what has come."""
@@ -89,7 +92,7 @@ class _Arrival:
             return None
         tail, stop = bytearray(), self.size_bytes + wire.LABEL_BYTES
         first = self.got_bytes - wire.LABEL_BYTES  # the label's place, in bytes from the message's start
-        for view in (self.label, *reversed(self.targets)):
+        for view in reversed(self._memory):
             start = stop - len(view)
             tail[:0] = view[max(0, first - start) : max(0, self.got_bytes - start)]
             stop = start
@@ -230,13 +233,13 @@ class Execution:
             epoll.unregister(source)
         self._start_ready(epoll, pushing, self._sends_after.get(message.task, ()))
 
-    def _add_to(self, slot: int, data: memoryview) -> None:
+    def _add_to(self, slot: int, data: Buffer) -> None:
         if self._slots.has_contents(slot):
             if self._add is None:
                 raise GroupError("the run's plan adds messages where nothing is reduced")
             self._add(self._slots.view(slot), data)
         else:
-            self._slots.view(slot)[:] = data
+            put(data, self._slots.view(slot))
 
     # --- disagreement ------------------------------------------------------------------------------------------------
 

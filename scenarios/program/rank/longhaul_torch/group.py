@@ -326,7 +326,8 @@ class LonghaulGroup(dist.ProcessGroup):
         return self._issue("all_gather", outputs, made, opts)
 
     def _allgather(self, outputs: list[Tensor], tensor: Tensor) -> Collective:
-        return buffers.allgather([_checked(one) for one in outputs], _checked(tensor), self._rank, self._size)
+        outputs, (tensor,) = _all_alike(outputs, [tensor])
+        return buffers.allgather(outputs, tensor, self._rank, self._size)
 
     @_unseen
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
@@ -336,7 +337,7 @@ class LonghaulGroup(dist.ProcessGroup):
 
     @_unseen
     def _allgather_base(self, output: Any, tensor: Any, opts: Any = None, timeout: Any = None) -> Work:
-        made = [buffers.allgather_single(_checked(output), _checked(tensor), self._rank, self._size)]
+        made = [buffers.allgather_single(*_alike(output, tensor), self._rank, self._size)]
         return self._issue("all_gather_into_tensor", [output], made, timeout or opts)
 
     all_gather_single = _allgather_base
@@ -345,7 +346,7 @@ class LonghaulGroup(dist.ProcessGroup):
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Gather several tensors, each into one."""
         pairs = list(zip(outputs, inputs, strict=True))
-        made = [buffers.allgather_single(_checked(a), _checked(b), self._rank, self._size) for a, b in pairs]
+        made = [buffers.allgather_single(*_alike(a, b), self._rank, self._size) for a, b in pairs]
         return self._issue("all_gather_into_tensor", outputs, made, opts)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
@@ -359,12 +360,12 @@ class LonghaulGroup(dist.ProcessGroup):
         return self._issue("reduce_scatter", outputs, made, timeout or opts)
 
     def _reduce_scatter(self, output: Tensor, inputs: list[Tensor], opts: Any) -> Collective:
-        checked = [_checked(one) for one in inputs]
-        return buffers.reduce_scatter(_checked(output), checked, _op_of(opts), self._rank, self._size)
+        (output,), inputs = _all_alike([output], inputs)
+        return buffers.reduce_scatter(output, inputs, _op_of(opts), self._rank, self._size)
 
     @_unseen
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None, timeout: Any = None) -> Work:
-        made = [buffers.reduce_scatter_single(_checked(output), _checked(tensor), _op_of(opts), self._rank, self._size)]
+        made = [buffers.reduce_scatter_single(*_alike(output, tensor), _op_of(opts), self._rank, self._size)]
         return self._issue("reduce_scatter_tensor", [output], made, timeout or opts)
 
     reduce_scatter_single = _reduce_scatter_base
@@ -374,7 +375,7 @@ class LonghaulGroup(dist.ProcessGroup):
         """Reduce and scatter several tensors, each into one."""
         op = _op_of(opts)
         made = [
-            buffers.reduce_scatter_single(_checked(a), _checked(b), op, self._rank, self._size)
+            buffers.reduce_scatter_single(*_alike(a, b), op, self._rank, self._size)
             for a, b in zip(outputs, inputs, strict=True)
         ]
         return self._issue("reduce_scatter_tensor", outputs, made, opts)
@@ -386,8 +387,9 @@ class LonghaulGroup(dist.ProcessGroup):
         self, output: Any, tensor: Any, output_sizes: Any = None, input_sizes: Any = None, opts: Any = None
     ) -> Work:
         """Send each rank its part of a tensor; sizes are in rows."""
-        outputs = parts_of(_checked(output), output_sizes or (), self._size)
-        inputs = parts_of(_checked(tensor), input_sizes or (), self._size)
+        output, tensor = _alike(output, tensor)
+        outputs = parts_of(output, output_sizes or (), self._size)
+        inputs = parts_of(tensor, input_sizes or (), self._size)
         made = [buffers.alltoall(outputs, inputs, self._rank, self._size)]
         return self._issue("all_to_all_single", [output], made, opts)
 
@@ -396,7 +398,7 @@ class LonghaulGroup(dist.ProcessGroup):
     @_unseen
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Send each rank its tensor of a list."""
-        made = [buffers.alltoall([_checked(a) for a in outputs], [_checked(b) for b in inputs], self._rank, self._size)]
+        made = [buffers.alltoall(*_all_alike(outputs, inputs), self._rank, self._size)]
         return self._issue("all_to_all", outputs, made, opts)
 
     @_unseen
@@ -404,8 +406,8 @@ class LonghaulGroup(dist.ProcessGroup):
         """Gather each rank's tensor on the root."""
         (tensor,), root = _listed(inputs), _root_of(opts)
         outputs = list(outputs[0]) if outputs and isinstance(outputs[0], (list, tuple)) else list(outputs or ())
-        into = [_checked(one) for one in outputs] if self._rank == root else []
-        made = [buffers.gather(into, _checked(tensor), root, self._rank, self._size)]
+        into, (tensor,) = _all_alike(outputs if self._rank == root else [], [tensor])
+        made = [buffers.gather(into, tensor, root, self._rank, self._size)]
         return self._issue("gather", [outputs], made, timeout or opts)
 
     @_unseen
@@ -413,8 +415,8 @@ class LonghaulGroup(dist.ProcessGroup):
         """Send each rank its tensor of the root's list."""
         (output,), root = _listed(outputs), _root_of(opts)
         inputs = list(inputs[0]) if inputs and isinstance(inputs[0], (list, tuple)) else list(inputs or ())
-        given = [_checked(one) for one in inputs] if self._rank == root else []
-        made = [buffers.scatter(_checked(output), given, root, self._rank, self._size)]
+        (output,), given = _all_alike([output], inputs if self._rank == root else [])
+        made = [buffers.scatter(output, given, root, self._rank, self._size)]
         return self._issue("scatter", [output], made, timeout or opts)
 
     @_unseen
@@ -512,6 +514,16 @@ def _checked(tensor: Tensor) -> Tensor:
     if (sentence := fault(tensor)) is not None:
         raise ValueError(sentence)
     return tensor
+
+
+def _alike(output: Tensor, tensor: Tensor) -> tuple[Tensor, Tensor]:
+    computing.make_alike((_checked(output), _checked(tensor)))
+    return output, tensor
+
+
+def _all_alike(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    computing.make_alike(map(_checked, (*outputs, *inputs)))
+    return list(outputs), list(inputs)
 
 
 def _op_of(opts: Any) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from . import wire
+from .blank import Buffer, in_memory, put
 from .connections import Connections, Outgoing
 from .errors import GroupError, LostRank, ShutDown, TimedOut, ranks_text
 from .fate import Fate
@@ -28,7 +29,7 @@ class _Posted:
 
     rank: int | None
     tag: int
-    target: memoryview
+    target: Buffer
     done: Done
     deadline: float
     timeout_s: float
@@ -39,7 +40,7 @@ class _Posted:
 class _Sending:
     rank: int
     tag: int
-    data: memoryview
+    data: Buffer
     done: Done
     deadline: float
     timeout_s: float
@@ -55,10 +56,10 @@ class _Source:
     tag: int = 0
     size_bytes: int = -1  # of the message that has come next; -1 if none has
     posted: _Posted | None = None
-    data: memoryview | None = None
+    data: Buffer | None = None
     got_bytes: int = 0
     trailer: bytearray = field(default_factory=bytearray)
-    kept: deque[tuple[int, memoryview]] = field(default_factory=deque)
+    kept: deque[tuple[int, Buffer]] = field(default_factory=deque)
     is_polled: bool = False
     has_ended: bool = False
 
@@ -77,12 +78,12 @@ class Messages:
         self._counts: dict[int, int] = {}
         self._thread: threading.Thread | None = None
 
-    def send(self, rank: int, tag: int, data: memoryview, done: Done, timeout_s: float) -> None:
+    def send(self, rank: int, tag: int, data: Buffer, done: Done, timeout_s: float) -> None:
         """Send a message to a rank of the group; it is done when the kernel has taken it."""
         what = f"send of {len(data)} bytes with tag {tag} to rank {self._connections.ranks[rank]}"
         self._issue(_Sending(rank, tag, data, done, time.monotonic() + timeout_s, timeout_s, what))
 
-    def receive(self, rank: int | None, tag: int, target: memoryview, done: Done, timeout_s: float) -> None:
+    def receive(self, rank: int | None, tag: int, target: Buffer, done: Done, timeout_s: float) -> None:
         """Receive a message of a rank of the group, or of any, with this tag and as many bytes as the target has."""
         source = "any rank" if rank is None else f"rank {self._connections.ranks[rank]}"
         what = f"recv of {len(target)} bytes with tag {tag} from {source}"
@@ -193,7 +194,7 @@ class Messages:
                 posted = self._match(rank, tag, len(data))
                 if posted is not None:
                     source.kept.remove((tag, data))
-                    posted.target[:] = data
+                    put(data, posted.target)
                     posted.done(None, rank)
             if source.has_ended or not self._reads(rank, source) or not self._read(rank, source):
                 return
@@ -238,7 +239,8 @@ class Messages:
                 kept = source.posted is None
                 source.data = memoryview(bytearray(head[1])) if kept else source.posted.target  # type: ignore[union-attr]
             while source.got_bytes < source.size_bytes:
-                got = source.socket.recv_into(source.data[source.got_bytes :], 0, socket.MSG_DONTWAIT)
+                left = next(in_memory([source.data[source.got_bytes :]]))
+                got = source.socket.recv_into(left, 0, socket.MSG_DONTWAIT)
                 if not got:
                     raise EOFError
                 source.got_bytes += got

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import ReduceOp
 
+from . import computing
+from .blank import Blank, Buffer
+
 Tensor = Any
 """A torch.Tensor."""
 
@@ -39,12 +42,17 @@ class Block:
     """The bytes of a tensor for a collective, of which `size_bytes` are sent or received; the rest is padding.
 
     The tensor's own memory is used if it is plain and has that size, and `in_place`. Otherwise `store` copies the
-    result to the tensor. With `load` the block begins with the tensor's contents.
+    result to the tensor. With `load` the block begins with the tensor's contents. That of a fake tensor has none.
     """
+
+    bytes: Buffer
 
     def __init__(self, tensor: Tensor | None, size_bytes: int, *, load: bool = False, in_place: bool = True) -> None:
         self._tensor = None if tensor is None else tensor.detach()
         self._staged: Tensor = None
+        if tensor is not None and computing.is_fake(tensor):
+            self._tensor, self.bytes = None, Blank(size_bytes)
+            return
         own = 0 if tensor is None else tensor.numel() * tensor.element_size()
         if in_place and self._tensor is not None and own == size_bytes and is_plain(self._tensor):
             self.bytes = bytes_of(self._tensor)
@@ -106,24 +114,32 @@ class Reduction:
 
     def before(self, mine: Tensor) -> Tensor:
         """Return what this rank contributes: for PREMUL_SUM a product, and otherwise the tensor itself."""
-        return mine if self._factor is None else (mine.detach() * self._factor).to(self._dtype)
+        if self._factor is None or computing.is_fake(mine):
+            return mine
+        return (mine.detach() * self._factor).to(self._dtype)
 
     @property
     def has_factor(self) -> bool:
         """Whether a rank contributes something else than its tensor."""
         return self._factor is not None
 
-    def add(self, into: memoryview, data: memoryview) -> None:
+    def add(self, into: Buffer, data: Buffer) -> None:
         """Reduce the elements of the second block of bytes into the first."""
-        if len(into):
+        if not isinstance(into, Blank) and not isinstance(data, Blank) and len(into):
             self._combine(torch.frombuffer(into, dtype=self._dtype), torch.frombuffer(data, dtype=self._dtype))
 
     def after(self, result: Tensor, ranks: int) -> None:
         """Finish a result in place: an average is the sum divided by the number of ranks."""
-        if self._op == ReduceOp.AVG and result.numel():
+        if self._op == ReduceOp.AVG and result.numel() and not computing.is_fake(result):
             target = result.detach()
             whole = not (target.is_floating_point() or target.is_complex())
             target.div_(ranks, rounding_mode="trunc") if whole else target.div_(ranks)
+
+
+def copy(into: Tensor, data: Tensor) -> None:
+    """Copy a tensor's elements to another one of any shape, unless they have no values."""
+    if not computing.is_fake(into):
+        into.detach().copy_(data.detach().reshape(into.shape))
 
 
 def parts_of(tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
