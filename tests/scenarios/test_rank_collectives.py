@@ -1,6 +1,7 @@
 """The rank's side of the backend `longhaul` without torch: plans are executed between threads over real sockets."""
 
 import random
+import socket
 import threading
 import time
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ import pytest
 
 from hosts.agent import messages as agents
 from hosts.collectives import kinds
-from scenarios.program.rank.longhaul_torch import wire
+from scenarios.program.rank.longhaul_torch import meeting, wire
 from scenarios.program.rank.longhaul_torch.connections import Connections, Listener, Peer
 from scenarios.program.rank.longhaul_torch.execution import Slots
 from scenarios.program.rank.longhaul_torch.fate import Fate
@@ -361,3 +362,25 @@ def test_only_who_knows_the_token_gets_a_connection():
             assert arrived.wait(5)
     finally:
         listener.close()
+
+
+def test_a_rank_waits_for_a_store_that_is_late_and_not_for_one_that_cannot_be_found():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        meeting.wait_for("127.0.0.1", port, 10.0)
+    accepted = []
+
+    def serve_late():
+        time.sleep(0.2)
+        with socket.create_server(("127.0.0.1", port)) as server:
+            accepted.append(server.accept()[0])
+
+    late = threading.Thread(target=serve_late)
+    late.start()
+    meeting.wait_for("127.0.0.1", port, 60.0)
+    late.join(60)
+    assert len(accepted) == 1
+    accepted[0].close()
+    meeting.wait_for("127.0.0.1", port, 0.05)  # nothing listens: torch tells that
+    for host, number in (("no..host", port), ("127.0.0.1", 1 << 20)):
+        meeting.wait_for(host, number, 60.0)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from . import meeting
+
 NAME = "longhaul"
 REPLACING = "LONGHAUL_BACKEND"
 
@@ -29,6 +31,7 @@ def register() -> None:
     for name in ("init_process_group", "new_group"):
         _replace(name, _redirected)
     _replace("monitored_barrier", _monitored)
+    meeting.register()
 
 
 def _replace(name: str, wrapper: Callable[[Any], Any]) -> None:
