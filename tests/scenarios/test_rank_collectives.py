@@ -382,5 +382,6 @@ def test_a_rank_waits_for_a_store_that_is_late_and_not_for_one_that_cannot_be_fo
     assert len(accepted) == 1
     accepted[0].close()
     meeting.wait_for("127.0.0.1", port, 0.05)  # nothing listens: torch tells that
-    for host, number in (("no..host", port), ("127.0.0.1", 1 << 20)):
-        meeting.wait_for(host, number, 60.0)
+    begin = time.monotonic()
+    meeting.wait_for("no..host", port, 600.0)
+    assert time.monotonic() - begin < 300

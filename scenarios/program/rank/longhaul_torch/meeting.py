@@ -41,7 +41,7 @@ def wait_for(host: str, port: int, timeout_s: float) -> None:
             socket.create_connection((host, port), timeout=left_s).close()
         except ConnectionRefusedError:
             time.sleep(_RETRY_S)
-        except (OSError, OverflowError, UnicodeError):  # no such name, port or network
+        except (OSError, UnicodeError):  # no such name or network
             return
         else:
             return
