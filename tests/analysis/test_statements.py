@@ -103,7 +103,7 @@ def test_the_table_of_a_program_has_no_share_for_a_run_shorter_than_its_packets(
         {"link": f"link{number}", "bytes": sent, "capacity_bytes": most} for number, (sent, most) in enumerate(counts)
     ]
     result: dict[str, Any] = {"ranks": [], "links": links, "captures": None, "changes": 0, "rerouted": 0}
-    result |= {"drops": 0, "run_s": 1e-8, "wall_s": 1.0, "collectives": []}
+    result |= {"drops": 0, "run_s": 1e-8, "wall_s": 1.0, "collectives": [], "script_steps": None, "tokens_per_s": None}
     lines = program_command._table(result).splitlines()
     assert [line.split("  ")[-1].strip() for line in lines[2:6]] == ["too short", "0.0%", "50.0%", "100.0%"]
     assert not any("conditions changed" in line for line in lines)
