@@ -51,7 +51,8 @@ def test_without_a_scenario_the_command_runs_the_paper_and_writes_a_complete_run
     assert figures == {"paper", "paper-cdf", "paper-timeline", "paper-fabric"}
     lines = done.err.splitlines()  # one plain line per finished point, and one for slow drawing
     assert sum(", mean " in line for line in lines) == 4
-    assert all(line.startswith(("[", "report: ")) for line in lines)
+    # On a busy machine, what takes longer than eight seconds is told meanwhile.
+    assert all(line.startswith(("[", "report: ")) or line.endswith(" s so far") for line in lines)
 
 
 def test_a_run_without_a_report_has_all_other_files_and_gets_its_report_on_resume(run, tmp_path):
