@@ -2,9 +2,12 @@
 
     .venv/bin/python scenarios/run.py --modes base,wan,ccl,joint --set program.gpu=h100 --set program.backend=longhaul \
         --set 'program.preload=["torch"]' --set 'program.memory="8 GB"' --exec ".venv/bin/python docs/examples/train.py"
+
+`train.py gpt2` trains GPT-2 with 124 million parameters, whose head has the weights of the embedding.
 """
 
 import os
+import sys
 import time
 
 import torch
@@ -13,7 +16,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
-VOCABULARY, WIDTH, LAYERS, HEADS, TOKENS, SEQUENCES, STEPS = 512, 256, 4, 4, 64, 2, 4
+IS_GPT2 = sys.argv[1:] == ["gpt2"]
+SIZES = (50304, 768, 12, 12, 1024, 8, 3) if IS_GPT2 else (512, 256, 4, 4, 64, 2, 4)
+VOCABULARY, WIDTH, LAYERS, HEADS, TOKENS, SEQUENCES, STEPS = SIZES
 
 
 class Block(nn.Module):
@@ -41,6 +46,8 @@ class Gpt(nn.Module):
         self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
         self.layers = nn.Sequential(*(Block() for _ in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        if IS_GPT2:
+            self.head.weight = self.tokens.weight
 
     def forward(self, tokens, wanted):
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))

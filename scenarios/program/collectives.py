@@ -22,7 +22,7 @@ from scenarios.policies.lone_collective import seconds_alone
 from scenarios.policies.outcome import Outcome
 from scenarios.policies.play import Player
 from scenarios.policies.policy import MODES, Mode
-from scenarios.policies.situation import Action
+from scenarios.policies.situation import Action, InForce
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.pieces import fewest_pieces
 from topologies.errors import SpecError
@@ -151,22 +151,23 @@ class _Family:
         group = self._group
         try:
             wanted = self._workload(request.size_bytes, request.unit_bytes)
-            player = self._facing(self._chooser(wanted, group.mode))
+            chooser = self._chooser(wanted, group.mode)
+            player = self._facing(chooser)
             try:
                 action = player.decide(self._count)
-                placement, path = self._chosen(wanted, action)
-                predicted_s = self._predicted_s(wanted, placement, path)
+                placement, path = self._chosen(player.in_force.after(action), chooser)
+                predicted_s = self._predicted_s(chooser, placement, path)
             except (NoPathError, ValueError):
                 if not group.now.dead():
                     raise
-                action, placement, path, predicted_s = Action(), self._kept(wanted), None, None
+                action, placement, path, predicted_s = Action(), _kept(player, chooser), None, None
         except (NoPathError, ScheduleError, ValueError, SpecError) as error:
             raise CollectiveRefusedError(f"{request} of {len(self.gpus)} ranks is not possible: {error}") from None
         player.take(action)
         self._count += 1
         crossings = dict[tuple[int, int], int]()
         if path is not None:
-            pairs = self._chooser(wanted, group.mode).crossings(placement)
+            pairs = chooser.crossings(placement)
             crossings = {(self.gpus[a], self.gpus[b]): int(path[flow]) for (a, b), flow in pairs.items()}
         return Planned(
             number=self._count - 1,
@@ -187,24 +188,13 @@ class _Family:
         self._player.face(chooser)
         return self._player
 
-    def _chosen(self, wanted: Workload, action: Action) -> tuple[Ranks, Ranks]:
-        """Return the placement and the paths once an action is carried out; raises as `Player.decide` does."""
-        assert self._player is not None
-        in_force = self._player.in_force.after(action)
+    def _chosen(self, in_force: InForce, chooser: Chooser) -> tuple[Ranks, Ranks]:
+        """Return the placement and the paths of what is in force; raises as `Player.decide` does."""
         placement = in_force.placement.ranks
         if in_force.routing is not None:
             return placement, in_force.routing.path
-        rates_bps = self._group.now.believed_bps()[None]
-        (path,) = self._chooser(wanted, self._group.mode).paths(placement[None], rates_bps, chosen=False)
+        (path,) = chooser.paths(placement[None], self._group.now.believed_bps()[None], chosen=False)
         return placement, path
-
-    def _kept(self, wanted: Workload) -> Ranks:
-        """Return the placement that is in force, or ranks in order."""
-        assert self._player is not None
-        try:
-            return self._player.in_force.placement.ranks
-        except ValueError:  # it was to be chosen when it is first used, and there is none
-            return self._chooser(wanted, self._group.mode).in_order
 
     def ended(self, number: int, seconds: float) -> None:
         """Show the policy how long a collective took. The next one may have been planned already."""
@@ -243,12 +233,20 @@ class _Family:
     def _chooser(self, wanted: Workload, mode: Mode) -> Chooser:
         return Chooser(self._router, mode, wanted, self._group.spec.ring)
 
-    def _predicted_s(self, wanted: Workload, placement: Ranks, path: Ranks) -> float | None:
-        group, chooser = self._group, self._chooser(wanted, self._group.mode)
+    def _predicted_s(self, chooser: Chooser, placement: Ranks, path: Ranks) -> float | None:
+        group = self._group
         if ways_of(group.fabric, group.mode) is not None:
             return None
         shared = links_in_grain(group.fabric, group.now.dead())
         return seconds_alone(chooser, placement, path, shared, group.now.true_bps(), gpus=self.gpus)
+
+
+def _kept(player: Player, chooser: Chooser) -> Ranks:
+    """Return the placement that is in force, or ranks in order."""
+    try:
+        return player.in_force.placement.ranks
+    except ValueError:  # it was to be chosen when it is first used, and there is none
+        return chooser.in_order
 
 
 class Group:

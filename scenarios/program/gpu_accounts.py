@@ -8,7 +8,7 @@ from typing import Any
 from scenarios.program.rank.longhaul_gpu.accounting import UNKNOWN_SHARE
 from scenarios.spec.program import GPU_ACCOUNTS
 
-_NUMBERS = ("charged_s", "measured_s", "host_waited_s", "collectives", "fake_reads", "unknown_share")
+_NUMBERS = ("charged_s", "measured_s", "host_waited_s", "fake_reads", "unknown_share")
 _MOST_BYTES = 10_000_000
 _MAX_NAMES = 8
 

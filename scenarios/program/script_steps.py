@@ -206,19 +206,19 @@ def _text(value: Any) -> str:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _MOST:
-        raise ValueError(f"{value!r:.60} is no number from 0 to {_MOST}")
+        raise ValueError(f"{value!r:.60} is not a whole number from 0 to {_MOST}")
     return value
 
 
 def _amount(value: Any) -> float:
     if not (isinstance(value, int | float) and 0 <= value <= _MOST_FLOPS):
-        raise ValueError(f"{value!r:.60} is no number from 0 to {_MOST_FLOPS}")
+        raise ValueError(f"{value!r:.60} is not a number from 0 to {_MOST_FLOPS}")
     return float(value)
 
 
 def _kind(value: Any) -> str:
     if not isinstance(value, str) or value not in ALGORITHMS:
-        raise ValueError(f"{value!r:.60} is no kind of collective")
+        raise ValueError(f"{value!r:.60} is not a kind of collective")
     return value
 
 
@@ -346,6 +346,6 @@ def notes(found: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"steps beyond what a rank records have no row in {SCRIPT_STEPS} and are in no mean: {ranks}"
     if not found["has_detail"]:
         yield (
-            "there is no timeline and no trace: ranks have ended without records, or their last steps differ or have "
-            "more kernels than are kept"
+            "the run has neither a timeline nor traces of its ranks: some ranks have left no records, or the ranks "
+            "recorded different last steps, or the last step has more kernels than are kept"
         )

@@ -156,7 +156,7 @@ class RunState:
         if "doing" in line:
             self.doing = line["doing"]
         elif "began" in line:
-            self.began, self.links, self.beginning_ns = True, line["links"], line.get("beginning_ns", 0)
+            self.began, self.links, self.beginning_ns = True, line["links"], line["beginning_ns"]
         elif "stream" in line:
             file = self._files.get((line["rank"], line["stream"]))
             if file is None:

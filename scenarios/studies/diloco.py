@@ -151,9 +151,12 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
 
 
 def _is_of_paper(options: argparse.Namespace) -> bool:
-    """Whether the options describe a row of the paper's table."""
+    """Whether the options describe a row of the paper's table, in which sites have no distance worth mentioning."""
     own = (options.parameters, options.layers, options.step, options.fragments)
-    return all(one is None for one in own) and (options.every, options.overlap, options.bits) == (100, 1, 4)
+    is_plain = options.scenario == "paper" and not options.set
+    return (
+        is_plain and all(one is None for one in own) and (options.every, options.overlap, options.bits) == (100, 1, 4)
+    )
 
 
 def _model(options: argparse.Namespace) -> Model:

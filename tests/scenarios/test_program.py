@@ -578,7 +578,7 @@ def test_steps_and_tokens_are_told_on_lines_of_their_own(tmp_path: Path, capsys:
 def test_the_progress_table_has_a_line_for_each_rank(tmp_path: Path) -> None:
     state = RunState(tmp_path, (0, 4, 5))
     lines = [
-        {"began": True, "links": []},
+        {"began": True, "links": [], "beginning_ns": 0},
         {"rank": 1, "stream": "stdout", "text": base64.b64encode(b"one\n\x1b[31mtw").decode()},
         {"rank": 1, "stream": "stdout", "text": base64.b64encode(b"o\n").decode()},
         {"rank": 0, "ended": 3, "at_ns": 1_250_000_000},

@@ -147,7 +147,7 @@ def check_trace(folder: Path, run: Path) -> None:
 
 
 GPT2 = 50304 * 768 + 1024 * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768
-"""The parameters of docs/examples/gpt2.py, whose gradients are of float32."""
+"""The parameters of `docs/examples/train.py gpt2`, whose gradients are of float32."""
 
 
 def gpt2(tmp_path: Path, python: Path, name: str, *options: str) -> tuple[float, list[dict[str, str]]]:
@@ -156,7 +156,9 @@ def gpt2(tmp_path: Path, python: Path, name: str, *options: str) -> tuple[float,
     more = ('program.memory="6 GB"', 'conditions.wan_rate="10 Gbit/s"', 'conditions.intra_rate="100 Gbit/s"')
     given = [word for one in (*sets, *more) for word in ("--set", one)]
     command = ("--modes", "base", *options, *given, "--json", "--out", name)
-    found = json.loads(ended("paper", *command, "--exec", f"{python} {PROJECT}/docs/examples/gpt2.py", cwd=tmp_path)[0])
+    found = json.loads(
+        ended("paper", *command, "--exec", f"{python} {PROJECT}/docs/examples/train.py gpt2", cwd=tmp_path)[0]
+    )
     rows = collectives(tmp_path / name) if len(found["gpu_accounts"]) > 1 else []
     last = list[dict[str, str]]()
     while rows and sum(int(row["size_bytes"]) for row in last) < 4 * GPT2:
@@ -175,15 +177,20 @@ def ring_ends(begun_s: Sequence[float], taken_s: Sequence[float], delay_s: Seque
     return [max(pair) for pair in zip(has, free, strict=True)]
 
 
+@pytest.fixture(scope="module")
+def kernels_s(tmp_path_factory: pytest.TempPathFactory, python: Path) -> float:
+    """The time of a step of GPT-2 on one GPU."""
+    return gpt2(tmp_path_factory.mktemp("gpt2"), python, "alone", "--set", "program.ranks=[0]")[0]
+
+
 @pytest.mark.parametrize("delay_ms", [0.01, 5.0, 10.0, 20.0])
 def test_a_step_of_gpt2_takes_its_kernels_and_the_collectives_that_do_not_overlap_them(
-    tmp_path: Path, python: Path, capsys: pytest.CaptureFixture[str], delay_ms: float
+    tmp_path: Path, python: Path, kernels_s: float, capsys: pytest.CaptureFixture[str], delay_ms: float
 ) -> None:
     """A rank begins a bucket's AllReduce when it is computed and when the rank's part in the one before has ended.
 
     The kernels' time is that of the same script on one GPU. What is computed after the first bucket overlaps.
     """
-    kernels_s, _ = gpt2(tmp_path, python, "alone", "--set", "program.ranks=[0]")
     step_s, buckets = gpt2(tmp_path, python, "run", "--wan-delay", f"{delay_ms} ms")
     assert sum(int(row["size_bytes"]) for row in buckets) == 4 * GPT2
     assert {row["algorithm"] for row in buckets} == {"ring"}

@@ -105,7 +105,7 @@ def test_exposed_time_is_told_by_kind_and_by_link_and_the_notes_say_nothing_of_a
     assert found["exposed_by_link"] == pytest.approx({"a>b": 65e-6, "b>a": 65e-6, "within sites": 65e-6})
     assert list(script_steps.notes(found)) == []
     (note,) = script_steps.notes(script_steps.summary(left(tmp_path, *ranks), 3, ended))
-    assert note.startswith("there is no timeline and no trace: ranks have ended without records")
+    assert note.startswith("the run has neither a timeline nor traces of its ranks: some ranks have left no records")
     text = "\n".join(script_steps.table(found))
     assert "exposed across a>b" in text and "0.065000" in text and "exposed in allreduce" in text
 
@@ -186,7 +186,7 @@ def test_what_is_beyond_the_limits_is_counted_and_told(tmp_path: Path, monkeypat
     records = left(tmp_path, rank)
     assert len(records[0].steps) == 5 and records[0].left_out == 3 and records[0].kept == ()
     told = list(script_steps.notes(script_steps.summary(records, 1, ())))
-    assert "3 of rank 0" in told[0] and "there is no timeline" in told[1]
+    assert "3 of rank 0" in told[0] and "neither a timeline nor traces" in told[1]
 
 
 def test_records_of_a_program_without_steps_do_not_grow_for_ever(

@@ -34,7 +34,7 @@ class Accounts:
         self._device = device
         self.by_operation: defaultdict[str, Account] = defaultdict(Account)
         self.unknown = set[str]()
-        self.measured_ns = self.collectives = self.fake_reads = 0
+        self.measured_ns = self.fake_reads = 0
 
     def add(self, operation: str, took_ns: int, flops: float, moved_bytes: float) -> None:
         """Enter one kernel."""
@@ -65,7 +65,6 @@ class Accounts:
             "flops": sum(one.flops for one in self.by_operation.values()),
             "host_waited_s": self._device.waited_ns / 1e9,
             "host_waits": self._device.waits,
-            "collectives": self.collectives,
             "fake_reads": self.fake_reads,
             "unknown_share": self.unknown_share,
             "unknown": sorted(self.unknown),

@@ -70,10 +70,8 @@ class Charging(TorchDispatchMode):
             return NotImplemented  # a DTensor, whose local tensors come here
         if func.namespace in _COLLECTIVES:
             name = func._overloadpacket.__name__
-            if name not in _NO_COLLECTIVE:
-                self._accounts.collectives += 1
-                if self._waits_for_ready() or "barrier" in name:
-                    self._device.wait(self._device.current.end_ns)
+            if name not in _NO_COLLECTIVE and (self._waits_for_ready() or "barrier" in name):
+                self._device.wait(self._device.current.end_ns)
             return func(*args, **kwargs) if self._fake is None else self._fake.collect(func, args, kwargs)
         is_in_loader = data.get_worker_info() is not None  # which computes on the host
         out = func(*args, **kwargs) if self._fake is None or is_in_loader else self._fake.compute(func, args, kwargs)
