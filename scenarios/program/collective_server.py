@@ -85,12 +85,10 @@ class _Members:
     def __init__(self, ranks: tuple[int, ...], group: Group) -> None:
         self.ranks, self.group = ranks, group
         self.collectives = dict[int, _Collective]()
-        self.plans = dict[
-            tuple[Any, ...], int
-        ]()  # the numbers of plans, the last used last; equal ones have one number
-        self.known = dict[
-            _Connection, dict[int, None]
-        ]()  # the plans of which each connection has the content, as above
+        # The numbers of plans, of which equal ones have one, and those whose content each connection has. In both, what
+        # was used last is last.
+        self.plans = dict[tuple[Any, ...], int]()
+        self.known = dict[_Connection, dict[int, None]]()
 
 
 class CollectiveServer:

@@ -367,7 +367,7 @@ def test_only_who_knows_the_token_gets_a_connection():
 def test_a_rank_waits_for_a_store_that_is_late_and_not_for_one_that_cannot_be_found():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        meeting.wait_for("127.0.0.1", port, 10.0)
+        assert meeting.found("127.0.0.1", port, 10.0)
     accepted = []
 
     def serve_late():
@@ -377,11 +377,11 @@ def test_a_rank_waits_for_a_store_that_is_late_and_not_for_one_that_cannot_be_fo
 
     late = threading.Thread(target=serve_late)
     late.start()
-    meeting.wait_for("127.0.0.1", port, 60.0)
+    assert meeting.found("127.0.0.1", port, 60.0)
     late.join(60)
     assert len(accepted) == 1
     accepted[0].close()
-    meeting.wait_for("127.0.0.1", port, 0.05)  # nothing listens: torch tells that
+    assert not meeting.found("127.0.0.1", port, 0.05)
     begin = time.monotonic()
-    meeting.wait_for("no..host", port, 600.0)
+    assert meeting.found("no..host", port, 600.0)  # torch tells that there is no such host
     assert time.monotonic() - begin < 300

@@ -26,22 +26,30 @@ def register() -> None:
 def _waiting(create: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(create)
     def call(hostname: str, port: int, rank: int, world_size: int, timeout: timedelta, *args: Any, **more: Any) -> Any:
-        if rank != 0:
-            wait_for(hostname, port, timeout.total_seconds())
+        if rank != 0 and not found(hostname, port, timeout.total_seconds()):
+            from torch.distributed import DistNetworkError  # the rest of this module needs no torch
+
+            raise DistNetworkError(f"rank {rank} found nothing that listens at {hostname}:{port} within {timeout}")
         return create(hostname, port, rank, world_size, timeout, *args, **more)
 
     return call
 
 
-def wait_for(host: str, port: int, timeout_s: float) -> None:
-    """Return once something listens at this address, or when the time is over: torch then tells what is wrong."""
+def found(host: str, port: int, timeout_s: float) -> bool:
+    """Return once something listens at this address, or False when the time is over.
+
+    It is also True if the address cannot be used at all: torch then tells what is wrong.
+    """
     deadline = time.monotonic() + timeout_s
     while (left_s := deadline - time.monotonic()) > 0:
         try:
             socket.create_connection((host, port), timeout=left_s).close()
         except ConnectionRefusedError:
             time.sleep(_RETRY_S)
+        except TimeoutError:
+            break
         except (OSError, UnicodeError):  # no such name or network
-            return
+            return True
         else:
-            return
+            return True
+    return False
