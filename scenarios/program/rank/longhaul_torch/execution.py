@@ -15,12 +15,13 @@ from itertools import islice
 
 from . import wire
 from .blank import Buffer, in_memory, new, put
-from .connections import Connections, Outgoing
+from .connections import Connections, Outgoing, await_bytes
 from .errors import GroupError, LostRank, ShutDown, TimedOut, ranks_text
 from .planner import Message, Plan
 from .waking import Wake
 
 _MAX_VIEWS = 1000  # Linux accepts at most 1024 buffers in one recvmsg()
+_IDLE_S = 1.0  # after which a rank looks at what has come
 
 Add = Callable[[Buffer, Buffer], None]
 """Adds the second slot to the first."""
@@ -81,6 +82,11 @@ class _Arrival:
             if got:
                 self._left[0] = self._left[0][got:]
         return True
+
+    @property
+    def left_bytes(self) -> int:
+        """The bytes of the message and its label that have not come."""
+        return self.size_bytes + wire.LABEL_BYTES - self.got_bytes
 
     def so_far(self) -> bytes:
         """Return the bytes that have come."""
@@ -148,9 +154,10 @@ class Execution:
             self._start_ready(epoll, pushing, range(len(self._sends)))
             self._take_arrived(epoll, receivers)
             while any(self._receives) or pushing:
-                ready = dict(epoll.poll(max(0.0, deadline - time.monotonic())))
-                if not ready and time.monotonic() >= deadline:
-                    raise TimedOut(f"nothing came from {ranks_text(self.waits_for())}")
+                ready = dict(epoll.poll(max(0.0, min(deadline - time.monotonic(), _IDLE_S))))
+                is_late = not ready and time.monotonic() >= deadline
+                if not ready:  # another message than the expected one may be shorter, and wait to be looked at
+                    ready = dict.fromkeys(receivers, select.EPOLLIN)
                 if ready.pop(self._wake.fileno(), 0):
                     self._wake.clear()
                     if self._wake.is_over:
@@ -160,6 +167,8 @@ class Execution:
                     self._push(epoll, pushing, index)
                 for index in sorted(receivers[fd] for fd in ready if fd in receivers):
                     self._serve(epoll, receivers, pushing, index, deadline)
+                if is_late:
+                    raise TimedOut(f"nothing came from {ranks_text(self.waits_for())}")
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -198,6 +207,7 @@ class Execution:
                 if found is not None:
                     self._incoming[index] = found
                     receivers[found.fileno()] = index
+                    await_bytes(found, self._size_bytes(self._receives[index][0]))
                     epoll.register(found, select.EPOLLIN)
 
     def _serve(
@@ -214,6 +224,7 @@ class Execution:
             if not arrival.read(source):
                 if (short := arrival.ends_early()) is not None:
                     raise self._disagreement(rank, arrival, short)
+                await_bytes(source, arrival.left_bytes)
                 return
         except (OSError, EOFError):
             raise LostRank(f"rank {rank} ended or closed its connections") from None
@@ -228,10 +239,15 @@ class Execution:
         receives.popleft()
         self._arrivals[index] = None
         self._done.add(message.task)
-        if not receives:
+        if receives:
+            await_bytes(source, self._size_bytes(receives[0]))
+        else:
             del receivers[source.fileno()]
             epoll.unregister(source)
         self._start_ready(epoll, pushing, self._sends_after.get(message.task, ()))
+
+    def _size_bytes(self, message: Message) -> int:
+        return sum(len(self._slots.view(slot)) for slot in message.slots) + wire.LABEL_BYTES
 
     def _add_to(self, slot: int, data: Buffer) -> None:
         if self._slots.has_contents(slot):
@@ -246,6 +262,7 @@ class Execution:
     def _true_label(self, source: socket.socket, arrival: _Arrival, deadline: float) -> wire.Label | None:
         """Read on until the label of the message that a rank really sends; None if none comes."""
         data = bytearray(arrival.so_far())
+        await_bytes(source, 1)
         poll = select.poll()
         poll.register(source, select.POLLIN)
         with suppress(OSError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from . import wire
 from .blank import Buffer, in_memory, put
-from .connections import Connections, Outgoing
+from .connections import Connections, Outgoing, await_bytes
 from .errors import GroupError, LostRank, ShutDown, TimedOut, ranks_text
 from .fate import Fate
 from .waking import Wake
@@ -229,8 +229,7 @@ class Messages:
         """Read what has come from a rank, up to the end of a message; return whether it was a whole message."""
         try:
             if source.data is None:
-                if not self._fill(source.socket, source.head, wire.HEADER_BYTES):
-                    return False
+                self._fill(source.socket, source.head, wire.HEADER_BYTES)
                 head = wire.parse_header(bytes(source.head))
                 if head is None:
                     raise GroupError(f"rank {self._connections.ranks[rank]} sent bytes that begin no message")
@@ -244,13 +243,16 @@ class Messages:
                 if not got:
                     raise EOFError
                 source.got_bytes += got
-            if not self._fill(source.socket, source.trailer, wire.LABEL_BYTES):
-                return False
+            self._fill(source.socket, source.trailer, wire.LABEL_BYTES)
         except BlockingIOError:
+            if source.data is not None:
+                left_bytes = source.size_bytes - source.got_bytes + wire.LABEL_BYTES - len(source.trailer)
+                await_bytes(source.socket, left_bytes)
             return False
         except (OSError, EOFError):
             self._ended(rank, source)
             return False
+        await_bytes(source.socket, 1)
         if source.posted is None:
             source.kept.append((source.tag, source.data))
         else:
@@ -260,14 +262,13 @@ class Messages:
         source.data, source.posted, source.got_bytes, source.size_bytes = None, None, 0, -1
         return True
 
-    def _fill(self, connection: socket.socket, into: bytearray, size_bytes: int) -> bool:
+    def _fill(self, connection: socket.socket, into: bytearray, size_bytes: int) -> None:
         """Read until there are so many bytes; raises BlockingIOError, OSError and EOFError."""
         while len(into) < size_bytes:
             data = connection.recv(size_bytes - len(into), socket.MSG_DONTWAIT)
             if not data:
                 raise EOFError
             into += data
-        return True
 
     def _ended(self, rank: int, source: _Source) -> None:
         """A rank has closed its connection: that is an error if a message of that rank is awaited."""
