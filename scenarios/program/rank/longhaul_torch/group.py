@@ -423,7 +423,9 @@ class LonghaulGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
         """Wait for all ranks: a reduction of one element."""
         made = buffers.allreduce(torch.zeros(1), dist.ReduceOp.SUM, self._size, name="barrier")
-        return self._issue("barrier", [], [made], timeout or opts)
+        work = self._issue("barrier", [], [made], timeout or opts)
+        work.blocks_host = True
+        return work
 
     @_unseen
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -435,7 +437,7 @@ class LonghaulGroup(dist.ProcessGroup):
         token = torch.zeros(1, dtype=torch.uint8)
         if self._rank:
             self.send([token], 0, _BARRIER_TAG).wait(seconds)
-            self.recv([token], 0, _BARRIER_TAG).wait()
+            self.recv([token], 0, _BARRIER_TAG).ended()
             return
         works = {rank: self.recv([token.clone()], rank, _BARRIER_TAG) for rank in range(1, self._size)}
         missing: list[int] = []
@@ -452,7 +454,7 @@ class LonghaulGroup(dist.ProcessGroup):
                 f"nothing came from {ranks_text(missing)}"
             )
         for rank in works:
-            self.send([token], rank, _BARRIER_TAG).wait()
+            self.send([token], rank, _BARRIER_TAG).ended()
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -462,10 +464,10 @@ class LonghaulGroup(dist.ProcessGroup):
         (tensor,) = _listed(tensors)
         self._check_peer(rank, "send to")
         size = tensor.numel() * tensor.element_size()
+        computing.sleep_until(computing.ready_ns())  # before the block is loaded
         block = Block(_checked(tensor), size, load=True)
         work = Work([], self._ranks[self._rank], f'send to rank {self._ranks[rank]} in the group "{self._name}"')
         work.keeps = (tensor, block)
-        computing.sleep_until(computing.ready_ns())
         self._parts.messages.send(rank, tag, block.bytes, work.finish, self._timeout.total_seconds())
         return self._kept(work)
 
