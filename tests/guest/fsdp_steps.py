@@ -20,7 +20,7 @@ def main() -> None:
         fully_shard(layer, reshard_after_forward="resharded" in sys.argv, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    given = torch.randn(ROWS, WIDTH, device="cuda")
+    given = torch.randn(ROWS, WIDTH, device="cuda", dtype=policy.param_dtype or torch.float32)
     for _ in range(STEPS):
         model(given).sum().backward()
         optimizer.step()
