@@ -4,8 +4,8 @@
         --set program.backend=longhaul --set 'program.preload=["torch"]' --set 'program.memory="6 GB"' \
         --exec ".venv/bin/python docs/examples/pipeline.py 1f1b"
 
-`pipeline.py gpipe` has another schedule. Each GPU has two layers; the first one has the embedding, too, and the last one
-the head.
+`pipeline.py gpipe` has another schedule. Each GPU has two layers; the first one also has the embedding, and the last
+one the head.
 """
 
 import os
@@ -18,8 +18,8 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-VOCABULARY, WIDTH, HEADS, TOKENS, LAYERS = 512, 1024, 16, 512, 2
-MICROBATCHES, SEQUENCES, STEPS = 8, 4, 4  # sequences of a microbatch
+VOCABULARY, WIDTH, HEADS, TOKENS, LAYERS = 512, 1024, 16, 256, 2
+MICROBATCHES, SEQUENCES, STEPS = 8, 1, 3  # sequences of a microbatch
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 

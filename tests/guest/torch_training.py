@@ -1,6 +1,6 @@
-"""Runs in each rank of a test: ``torch_training.py BACKEND [more]``: DDP and FSDP2 of a small model; prints its weights.
+"""Runs in each rank of a test: ``torch_training.py BACKEND [more]``: trains a small model, and prints its weights.
 
-With ``more`` FSDP2 also reduces in bfloat16, accumulates gradients, and does both.
+It does so by DDP and FSDP2. With ``more`` FSDP2 also reduces in bfloat16, accumulates gradients, and does both.
 """
 
 import json
