@@ -16,6 +16,7 @@ from scenarios.spec.program import GPU_STEPS
 _MOST_BYTES = 100_000_000
 _PARTS = ("computing_s", "exposed_s", "waiting_s", "overlap_s", "communication_s")
 _WITHIN = "within sites"
+_MESSAGES = ("send", "recv")
 _MAX_RANKS = 8
 _MAX_NAME = 200
 _MOST = 1 << 60  # of ns, bytes and the like
@@ -33,7 +34,8 @@ EXPOSED_COLUMNS = ("rank", "step", "ranks", "number", "kind", "size_bytes", "exp
 
 @dataclass(frozen=True)
 class Exposed:
-    """A collective of the group `ranks` that ran in a step on a rank, and the part of it in which no kernel ran."""
+    """A collective of the group `ranks`, or a message of the first of them to the second, that ran in a step on a rank,
+    and the part of it in which no kernel ran."""
 
     ranks: tuple[int, ...]
     number: int
@@ -90,7 +92,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective on a rank, with the name and the ranks of its group; `ended_ns` is None if it did not end."""
+    """A collective or message on a rank, with the name and the ranks of its group; `ended_ns` is None if it did not
+    end."""
 
     id: int
     group: tuple[str, tuple[int, ...]]
@@ -217,8 +220,8 @@ def _amount(value: Any) -> float:
 
 
 def _kind(value: Any) -> str:
-    if not isinstance(value, str) or value not in ALGORITHMS:
-        raise ValueError(f"{value!r:.60} is not a kind of collective")
+    if not isinstance(value, str) or value not in (*ALGORITHMS, *_MESSAGES):
+        raise ValueError(f"{value!r:.60} is not a kind of collective or message")
     return value
 
 
@@ -281,7 +284,7 @@ def summary(records: Sequence[Records], ranks: int, ended: Sequence[Mapping[str,
 
     `exposed_by_kind` divides the exposed time among kinds of collectives. `exposed_by_link` has, for each WAN link, the
     exposed time of the collectives that cross it, so one that crosses several counts for each; those that cross none
-    are "within sites".
+    are "within sites". Messages count for no link.
     """
     steps = [step for of_rank in records for step in of_rank.steps]
     if not steps:
@@ -292,6 +295,8 @@ def summary(records: Sequence[Records], ranks: int, ended: Sequence[Mapping[str,
     for step in steps:
         for one in step.collectives:
             by_kind[one.kind] += one.exposed_ns
+            if one.kind in _MESSAGES:
+                continue
             for link in links_of.get((one.ranks, one.number, one.kind), (_WITHIN,)):
                 by_link[link] += one.exposed_ns
     parts = [step.parts_s() for step in steps]

@@ -1,4 +1,7 @@
-"""Runs in each rank of a test: ``torch_training.py BACKEND``: DDP and FSDP2 of a small model; prints its weights."""
+"""Runs in each rank of a test: ``torch_training.py BACKEND [more]``: trains a small model, and prints its weights.
+
+It does so by DDP and FSDP2. With ``more`` FSDP2 also reduces in bfloat16, accumulates gradients, and does both.
+"""
 
 import json
 import sys
@@ -8,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 5
@@ -21,12 +24,13 @@ def model() -> Any:
     return nn.Sequential(*layers).double()
 
 
-def trained(wrapped: Any, data: Any, optimizer: type[Any]) -> Any:
-    """Train for some steps."""
-    steps = optimizer(wrapped.parameters(), 0.05)
+def trained(wrapped: Any, data: Any, optimizer: type[Any], parts: int = 1) -> Any:
+    """Train for some steps, whose gradients are sums over so many parts of a batch."""
+    steps = optimizer(wrapped.parameters(), 0.05, foreach=True)  # as on a GPU, to the last bit
     for batch in data:
         steps.zero_grad()
-        wrapped(batch).square().mean().backward()
+        for part in batch.chunk(parts):
+            wrapped(part).double().square().mean().backward()
         steps.step()
     return wrapped
 
@@ -42,16 +46,20 @@ def main() -> None:
     ddp = trained(DistributedDataParallel(model()), data, torch.optim.SGD)
     found["ddp"] = torch.cat([one.detach().flatten() for one in ddp.parameters()]).tolist()
     size = dist.get_world_size()
-    for name, mesh in [
-        ("fsdp", init_device_mesh("cpu", (size,))),
-        ("hsdp", init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))),
-    ]:
+    whole = init_device_mesh("cpu", (size,))
+    replicas = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    exact, half = MixedPrecisionPolicy(), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    cases = [("fsdp", whole, exact, 1), ("hsdp", replicas, exact, 1)]
+    if "more" in sys.argv:
+        pair = replicas["shard"]  # sums of two, which are the same in any order
+        cases += [("half", pair, half, 1), ("accumulated", replicas, exact, 2), ("both", pair, half, 4)]
+    for name, mesh, precision, parts in cases:
         sharded = model()
         for layer in sharded:
             if isinstance(layer, nn.Linear):
-                fully_shard(layer, mesh=mesh)
-        fully_shard(sharded, mesh=mesh)
-        trained(sharded, data, torch.optim.AdamW)
+                fully_shard(layer, mesh=mesh, mp_policy=precision)
+        fully_shard(sharded, mesh=mesh, mp_policy=precision)
+        trained(sharded, data, torch.optim.AdamW, parts)
         found[name] = torch.cat([one.full_tensor().detach().flatten() for one in sharded.parameters()]).tolist()
     dist.destroy_process_group()
     print(json.dumps(found), flush=True)

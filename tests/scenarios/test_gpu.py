@@ -12,7 +12,7 @@ from scenarios.program import gpu_accounts
 from scenarios.program.rank import longhaul_gpu
 from scenarios.program.rank.longhaul_gpu import kernels, models
 from scenarios.program.rank.longhaul_gpu.accounting import Accounts
-from scenarios.program.rank.longhaul_gpu.streams import Device
+from scenarios.program.rank.longhaul_gpu.streams import Deferred, Device
 from scenarios.spec import ScenarioError
 from scenarios.spec.gpu import GPU
 from scenarios.spec.load import Override, load_scenario, resolved
@@ -158,6 +158,45 @@ def test_operations_queue_on_their_streams_while_the_host_goes_on():
     clock.ns = 20_000
     device.join()
     assert device.default.end_ns == 20_000 and device.default.busy_ns == 4_000
+
+
+class Collective:
+    """A collective that ends at 50 us, if one waits for it."""
+
+    def __init__(self, clock):
+        self.clock, self.waits = clock, 0
+
+    def ended(self):
+        self.waits += 1
+        self.clock.ns = max(self.clock.ns, 50_000)
+        return 50_000, (7,)
+
+    def is_completed(self):
+        return self.clock.ns >= 50_000
+
+
+def test_a_side_stream_waits_for_a_collective_in_place_of_the_host_and_what_it_computes_is_done_later():
+    clock = Clock()
+    device = Device(lambda: clock.ns, clock.sleep)
+    collective, side, done = Collective(clock), device.new(), []
+    assert not device.defer(collective)  # the default stream, on which the host may read what comes
+    device.current = side
+    assert device.defer(collective) and device.defer(collective)
+    Deferred(device, lambda: (done.append("first"), device.busy(3e-6)))
+    Deferred(device, lambda: (done.append("second"), device.busy(2e-6)))
+    device.current = device.default
+    device.busy(90e-6)
+    assert (clock.ns, done, collective.waits) == (5_000, [], 0)
+    side.follow(70_000, ())  # issued later, so that it delays none of both
+    device.follow(device.default, side.end_ns, side.after, side.due)
+    assert (done, collective.waits, clock.ns) == (["first", "second"], 1, 50_000)
+    assert (device.default.end_ns, device.settled_ns(side), device.current) == (95_000, 70_000, device.default)
+    assert side.busy_ns == 5_000
+    device.current = side
+    third = Deferred(device, lambda: device.busy(1e-6))
+    assert third.ended() == (71_000, (7,)) and third.is_completed()
+    clock.ns = 200_000
+    assert third.ended()[0] == 71_000 and device.settled_ns(side) == 71_000
 
 
 def test_operations_of_unknown_cost_are_told_and_marked_above_a_share(capsys, tmp_path):

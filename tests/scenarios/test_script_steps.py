@@ -110,6 +110,24 @@ def test_exposed_time_is_told_by_kind_and_by_link_and_the_notes_say_nothing_of_a
     assert "exposed across a>b" in text and "0.065000" in text and "exposed in allreduce" in text
 
 
+def test_a_message_is_communication_of_its_kind_on_no_link(tmp_path: Path) -> None:
+    rank = Rank()
+    rank.step()
+    rank.kernel(10)
+    came = rank.recorder.begun(
+        "0", (1, 0), number=0, kind="recv", size_bytes=80, asked_ns=rank.ns, begun_ns=rank.ns, after=()
+    )
+    rank.recorder.ended(came, rank.ns + 50_000)
+    rank.ns += 50_000
+    rank.step()
+    (records,) = left(tmp_path, rank)
+    ((step,), (row,)) = records.steps, script_steps.exposed_rows([records])
+    assert (step.computing_ns, step.exposed_ns, step.waiting_ns) == (10_000, 40_000, 0)
+    assert row[2:6] == ["1 0", 0, "recv", 80]
+    found = script_steps.summary([records], 1, ())
+    assert found is not None and found["exposed_by_kind"] == {"recv": 40e-6} and found["exposed_by_link"] == {}
+
+
 def test_a_collective_that_outlasts_a_step_counts_in_both(tmp_path: Path) -> None:
     rank = Rank()
     rank.step()

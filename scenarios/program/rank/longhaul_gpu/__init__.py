@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .recording import Recorder
+    from .streams import Due
 
 MODEL = "LONGHAUL_GPU_MODEL"
 """The variable with the GPU: a name of `models.MODELS`, or JSON."""
@@ -39,10 +40,16 @@ def activate() -> None:
 
 
 def ready_ns() -> int:
-    """Return when the current stream has computed all that it has been given, in ns of CLOCK_MONOTONIC: a collective
-    may not begin before. 0 if nothing is charged."""
+    """Return when the current stream has computed all that it has been given, in ns of CLOCK_MONOTONIC: a message may
+    not begin before. Waits for what is due. 0 if nothing is charged."""
     streams = sys.modules.get(f"{__name__}.streams")
-    return 0 if streams is None else streams.DEVICE.current.end_ns
+    return 0 if streams is None else streams.DEVICE.settled_ns(streams.DEVICE.current)
+
+
+def defer(work: "Due") -> bool:
+    """Have the current stream wait for a collective instead of the host; return whether it does."""
+    streams = sys.modules.get(f"{__name__}.streams")
+    return streams is not None and bool(streams.DEVICE.defer(work))
 
 
 def joined(ids: tuple[int, ...] = ()) -> None:
@@ -52,11 +59,14 @@ def joined(ids: tuple[int, ...] = ()) -> None:
         streams.DEVICE.join(ids)
 
 
-def awaited() -> tuple[int, ...]:
-    """Return the ids of what a collective waits for that the script issues now."""
+def awaited() -> "tuple[int, tuple[int, ...], tuple[Due, ...]]":
+    """Return what a collective waits for that the script issues now: an instant in ns of CLOCK_MONOTONIC, the ids of
+    what has ended by then, and what is due."""
     streams = sys.modules.get(f"{__name__}.streams")
-    found: tuple[int, ...] = () if streams is None else streams.DEVICE.current.after
-    return found
+    if streams is None:
+        return 0, (), ()
+    stream = streams.DEVICE.current
+    return stream.end_ns, stream.after, stream.due
 
 
 def recorder() -> "Recorder | None":

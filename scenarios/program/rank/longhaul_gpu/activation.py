@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -52,7 +53,8 @@ def activate() -> None:
     def end() -> None:
         if os.getpid() != owner:
             return
-        DEVICE.wait(DEVICE.end_ns)
+        with suppress(Exception):  # the failure of a collective for which the script has not waited
+            DEVICE.wait(DEVICE.end_ns)
         steps.tell()
         report, recorded = os.environ.get(REPORT), os.environ.get(STEPS)
         # A launcher loads torch, too, and ends after the script: it would leave an account of nothing.

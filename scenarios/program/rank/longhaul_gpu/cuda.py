@@ -97,7 +97,7 @@ class Redirected(TorchFunctionMode):
             self.use()
             return _arrived(args[0], copy=False)
         if name in _READS:
-            self._device.wait(self._device.current.end_ns)
+            self._device.catch_up()
             if self._read is not None and (given := self._read(name, args[0])) is not None:
                 return given
         kwargs = self.in_arguments(kwargs)
@@ -135,7 +135,7 @@ class Redirected(TorchFunctionMode):
         if not self._is_used or hasattr(source, ON_HOST):
             return out
         if waits:
-            self._device.wait(self._device.current.end_ns)
+            self._device.catch_up()
         copied = out.clone() if out is source else out
         setattr(copied, ON_HOST, True)
         return copied
@@ -227,6 +227,9 @@ def _serve_module(gpu: Gpu, device: Device, mode: Redirected) -> None:
     cuda.Event = cuda.streams.Event = Event
     cuda.StreamContext, cuda.stream = StreamContext, StreamContext
     cuda.current_stream, cuda.set_stream = current_stream, set_stream
+    # FSDP2 takes its streams and events from the module of its tensors' device.
+    torch.cpu.Stream, torch.cpu.Event, torch.cpu.current_stream = Stream, Event, current_stream
+    torch.cpu.StreamContext, torch.cpu.stream = StreamContext, StreamContext
     cuda.default_stream = lambda *_: Stream.of(device.default)
     torch.Tensor.record_stream = lambda *_: None
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):

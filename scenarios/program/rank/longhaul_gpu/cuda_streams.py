@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .streams import DEVICE, Timeline
+from .streams import DEVICE, Due, Timeline
 
 
 class Stream:
@@ -42,11 +42,12 @@ class Stream:
 
     def wait_stream(self, stream: "Stream") -> None:
         """Have what follows on this stream begin when the other has computed what it holds now."""
-        self.timeline.follow(stream.timeline.end_ns, stream.timeline.after)
+        other = stream.timeline
+        DEVICE.follow(self.timeline, other.end_ns, other.after, other.due)
 
     def wait_event(self, event: "Event") -> None:
         """Have what follows on this stream begin after an event."""
-        self.timeline.follow(event.at_ns or 0, event.after)
+        DEVICE.follow(self.timeline, event.at_ns or 0, event.after, event.due)
 
     def record_event(self, event: "Event | None" = None) -> "Event":
         """Record an event, by default a new one."""
@@ -56,11 +57,12 @@ class Stream:
 
     def synchronize(self) -> None:
         """Block the host until the stream has computed what it holds."""
-        DEVICE.wait(self.timeline.end_ns)
+        DEVICE.wait(DEVICE.settled_ns(self.timeline))
 
     def query(self) -> bool:
         """Return whether the stream has computed what it holds."""
-        return DEVICE.now_ns() >= self.timeline.end_ns
+        is_over = all(one.is_completed() for one in self.timeline.due)
+        return is_over and DEVICE.now_ns() >= DEVICE.settled_ns(self.timeline)
 
 
 class Event:
@@ -68,12 +70,12 @@ class Event:
 
     def __init__(self, enable_timing: bool = False, **_: Any) -> None:
         self.at_ns: int | None = None
-        self.after = tuple[int, ...]()
+        self.after, self.due = tuple[int, ...](), tuple[Due, ...]()
 
     def record(self, stream: Stream | None = None) -> None:
         """Record the event on a stream, by default the current one."""
         timeline = DEVICE.current if stream is None else stream.timeline
-        self.at_ns, self.after = DEVICE.reached_ns(timeline), timeline.after
+        self.at_ns, self.after, self.due = DEVICE.reached_ns(timeline), timeline.after, timeline.due
 
     def wait(self, stream: Stream | None = None) -> None:
         """Have what follows on a stream, by default the current one, begin after the event."""
@@ -81,17 +83,26 @@ class Event:
 
     def query(self) -> bool:
         """Return whether the event has happened; true if it has not been recorded."""
-        return self.at_ns is None or DEVICE.now_ns() >= self.at_ns
+        return all(one.is_completed() for one in self.due) and DEVICE.now_ns() >= self._settled_ns()
+
+    def _settled_ns(self) -> int:
+        """Wait for the ends of what is due; return when the event happens, 0 if it has not been recorded."""
+        while self.due:
+            first, *rest = self.due
+            self.due = tuple(rest)
+            end_ns, ids = first.ended()
+            self.at_ns, self.after = max(self.at_ns or 0, end_ns), self.after + ids
+        return self.at_ns or 0
 
     def synchronize(self) -> None:
         """Block the host until the event."""
-        DEVICE.wait(self.at_ns or 0)
+        DEVICE.wait(self._settled_ns())
 
     def elapsed_time(self, end_event: "Event") -> float:
         """Return the ms from this event to another one; raises RuntimeError if one has not been recorded."""
         if self.at_ns is None or end_event.at_ns is None:
             raise RuntimeError("both events must be recorded before the time between them is known")
-        return (end_event.at_ns - self.at_ns) / 1e6
+        return (end_event._settled_ns() - self._settled_ns()) / 1e6
 
 
 class StreamContext:

@@ -130,6 +130,10 @@ class Fake:
             made = _mapped(shapes, _made)
         return _returned(func, args, kwargs, made)
 
+    def is_fake(self, tensor: Any) -> bool:
+        """Return whether a tensor has no values."""
+        return is_fake(tensor)
+
     def collect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a collective returns; its tensors have no values afterwards if one of them has none."""
         with _no_function():

@@ -31,11 +31,18 @@ def make_alike(tensors: Iterable[Any]) -> None:
         sys.modules["longhaul_gpu"].make_fake(tensors)
 
 
-def awaited() -> tuple[int, ...]:
-    """Return the ids of what a collective waits for that the script issues now."""
+def awaited() -> tuple[int, tuple[int, ...], tuple[Any, ...]]:
+    """Return what a collective waits for that the script issues now: an instant in ns of CLOCK_MONOTONIC, now at the
+    least, the ids of what has ended by then, and what is due (`longhaul_gpu.streams.Due`)."""
     active = sys.modules.get("longhaul_gpu")
-    found: tuple[int, ...] = () if active is None else active.awaited()
-    return found
+    end_ns, after, due = (0, (), ()) if active is None else active.awaited()
+    return max(time.monotonic_ns(), end_ns), after, due
+
+
+def deferred(work: Any) -> bool:
+    """Have a stream of the GPU wait for work in place of the host, if it may; return whether it does."""
+    active = sys.modules.get("longhaul_gpu")
+    return active is not None and bool(active.defer(work))
 
 
 def joined(ids: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -19,7 +20,7 @@ from . import buffers, computing, wire
 from .connections import Connections, Listener, Peer
 from .errors import GroupError, ranks_text
 from .fate import Fate
-from .messages import Messages
+from .messages import Done, Messages
 from .planner import Planner
 from .tensors import Block, Tensor, fault, parts_of
 from .waking import Wake
@@ -161,6 +162,7 @@ class LonghaulGroup(dist.ProcessGroup):
         self._name, self._desc, self._timeout = str(options.group_id), "undefined", options.timeout
         self._ranks = list(options.global_ranks_in_group) or list(range(self._size))
         self._coalesced: list[Work] | None = None
+        self._counts = dict[tuple[str, tuple[int, ...]], int]()  # of messages, by kind and ends
         self._bound: Any = None
         self._parts = _Parts(
             name=self._name, rank=self._rank, ranks=self._ranks, store=self._store, timeout=self._timeout, path=path
@@ -423,7 +425,9 @@ class LonghaulGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
         """Wait for all ranks: a reduction of one element."""
         made = buffers.allreduce(torch.zeros(1), dist.ReduceOp.SUM, self._size, name="barrier")
-        return self._issue("barrier", [], [made], timeout or opts)
+        work = self._issue("barrier", [], [made], timeout or opts)
+        work.blocks_host = True
+        return work
 
     @_unseen
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -435,7 +439,7 @@ class LonghaulGroup(dist.ProcessGroup):
         token = torch.zeros(1, dtype=torch.uint8)
         if self._rank:
             self.send([token], 0, _BARRIER_TAG).wait(seconds)
-            self.recv([token], 0, _BARRIER_TAG).wait()
+            self.recv([token], 0, _BARRIER_TAG).ended()
             return
         works = {rank: self.recv([token.clone()], rank, _BARRIER_TAG) for rank in range(1, self._size)}
         missing: list[int] = []
@@ -452,7 +456,7 @@ class LonghaulGroup(dist.ProcessGroup):
                 f"nothing came from {ranks_text(missing)}"
             )
         for rank in works:
-            self.send([token], rank, _BARRIER_TAG).wait()
+            self.send([token], rank, _BARRIER_TAG).ended()
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -462,11 +466,12 @@ class LonghaulGroup(dist.ProcessGroup):
         (tensor,) = _listed(tensors)
         self._check_peer(rank, "send to")
         size = tensor.numel() * tensor.element_size()
+        computing.sleep_until(computing.ready_ns())  # before the block is loaded
         block = Block(_checked(tensor), size, load=True)
         work = Work([], self._ranks[self._rank], f'send to rank {self._ranks[rank]} in the group "{self._name}"')
         work.keeps = (tensor, block)
-        computing.sleep_until(computing.ready_ns())
-        self._parts.messages.send(rank, tag, block.bytes, work.finish, self._timeout.total_seconds())
+        done = self._recorded(work, "send", (self._rank, rank), size)
+        self._parts.messages.send(rank, tag, block.bytes, done, self._timeout.total_seconds())
         return self._kept(work)
 
     @_unseen
@@ -489,14 +494,39 @@ class LonghaulGroup(dist.ProcessGroup):
         if rank is not None:
             missing = [self._ranks[rank]]
             work.waits_for = lambda: missing
+        ends = (self._rank,) if rank is None else (rank, self._rank)
+        finish = self._recorded(work, "recv", ends, len(block.bytes))
 
         def done(sentence: str | None, sender: int) -> None:
             if sentence is None:
                 block.store()
-            work.finish(sentence, sender)
+            finish(sentence, sender)
 
         self._parts.messages.receive(rank, tag, block.bytes, done, self._timeout.total_seconds())
         return self._kept(work)
+
+    def _recorded(self, work: Work, kind: str, ends: tuple[int, ...], size_bytes: int) -> Done:
+        """Note that a message between these ranks of the group begins now; return what is called at its end."""
+        number = self._counts[kind, ends] = self._counts.get((kind, ends), -1) + 1
+        now_ns = time.monotonic_ns()
+        record = computing.begun(
+            self._name,
+            [self._ranks[end] for end in ends],
+            number=number,
+            kind=kind,
+            size_bytes=size_bytes,
+            asked_ns=now_ns,
+            begun_ns=now_ns,
+            after=computing.awaited()[1],
+        )
+
+        def done(sentence: str | None, other: int) -> None:
+            if record is not None:
+                computing.ended(record, time.monotonic_ns())
+                work.records.append(record.id)
+            work.finish(sentence, other)
+
+        return done
 
     def _check_peer(self, rank: int, verb: str) -> None:
         if not 0 <= rank < self._size or rank == self._rank:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from . import computing, wire
 from .connections import Connections
@@ -56,6 +56,14 @@ class _Job:
     timeout_s: float
     asked_ns: int  # when the script issued it or, if a GPU is simulated, when that has computed what it reduces
     after: tuple[int, ...] = ()  # the ids of what that is (`longhaul_gpu.recording`)
+    due: tuple[Any, ...] = ()  # what has to end before, too
+
+    def settle(self) -> None:
+        """Wait for what is due; raises its failure."""
+        for one in self.due:
+            ended_ns, ids = one.ended()
+            self.asked_ns, self.after = max(self.asked_ns, ended_ns), self.after + ids
+        self.due = ()
 
 
 class Worker:
@@ -74,7 +82,7 @@ class Worker:
     def issue(self, collectives: Sequence[Collective], handle: Handle, timeout_s: float) -> None:
         """Have these collectives run after all that were issued before, and when what they read has been computed; each
         may take this time from its beginning."""
-        self._jobs.put(_Job(collectives, handle, timeout_s, computing.ready_ns(), computing.awaited()))
+        self._jobs.put(_Job(collectives, handle, timeout_s, *computing.awaited()))
 
     def join(self) -> None:
         """Wait for the thread to end; the wake is over."""
@@ -84,9 +92,10 @@ class Worker:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             sentence = None
-            computing.sleep_until(job.asked_ns)
             for collective in job.collectives:
                 try:
+                    job.settle()
+                    computing.sleep_until(job.asked_ns)
                     if self._planner is None or not collective.size_bytes:
                         collective.alone()
                     else:

@@ -55,6 +55,8 @@ class Work(dist._Work):
         self.keeps: object = None  # tensors whose memory the work uses
         self.records = list[int]()  # the ids of its collectives (`longhaul_gpu.recording`)
         self.waits_for: Callable[[], Sequence[int]] = tuple
+        self.blocks_host = False  # also where a stream of a GPU could wait in place of the host
+        self._ended_ns = 0
 
     # What the group's threads call.
     def begin(self, what: str) -> None:
@@ -65,7 +67,7 @@ class Work(dist._Work):
         """End the work, with the sentence of its failure if it failed; `source` is the rank that sent a message."""
         with self._lock:
             self._error = None if sentence is None else dist.DistBackendError(sentence)
-            self._source, self.keeps = source, None
+            self._source, self.keeps, self._ended_ns = source, None, time.monotonic_ns()
             self._done.set()
             future = self._future
         if future is not None:
@@ -80,8 +82,13 @@ class Work(dist._Work):
 
     # What torch and scripts call.
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end; a timeout of 0 is none. Raises DistBackendError if the work failed, or is not done then."""
+        """Wait for the end; a timeout of 0 is none. Raises DistBackendError if the work failed, or is not done then.
+
+        Without a timeout a stream of a GPU may wait instead (`longhaul_gpu.streams`).
+        """
         seconds = timeout.total_seconds() if timeout is not None else 0.0
+        if seconds <= 0 and not self.blocks_host and not self._done.is_set() and computing.deferred(self):
+            return True
         if not self._done.wait(seconds if seconds > 0 else None):
             missing = list(self.waits_for())
             from_whom = f": nothing came from {ranks_text(missing)}" if missing else ""
@@ -92,6 +99,13 @@ class Work(dist._Work):
             raise self._error
         computing.joined(self.records)
         return True
+
+    def ended(self) -> tuple[int, tuple[int, ...]]:
+        """Wait for the end; return the instant and the ids of its collectives. Raises DistBackendError if it failed."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._ended_ns, tuple(self.records)
 
     def synchronize(self) -> None:
         """Wait for the end."""
