@@ -173,3 +173,14 @@ def test_srun_runs_tasks_on_the_hosts_with_the_variables_of_slurm(tmp_path: Path
         'longhaul-as: "pbs" is not a launcher; allowed: slurm, openmpi, mpich, pmix',
         "longhaul-as: no-such-command: No such file or directory",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.programs
+def test_mpirun_starts_ranks_where_slurms_variables_are_set(tmp_path: Path) -> None:
+    """Open MPI's mpirun then starts its daemons by srun."""
+    source = PROJECT / "tests" / "guest" / "mpi.c"
+    subprocess.run(["mpicc.openmpi", "-O2", "-o", tmp_path / "mine", source], check=True)
+    run(tmp_path, "g0: longhaul-as slurm mpirun.openmpi -n 4 ./mine 4096 1", "others: sshd")
+    lines = (tmp_path / "run/output/0.stdout").read_text().splitlines()
+    assert [float(line.split()[2]) for line in lines if line.startswith("allreduce")] == [0 + 1 + 2 + 3]
