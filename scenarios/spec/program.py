@@ -62,6 +62,7 @@ LAUNCHERS = {
     # Where Open MPI 4 and 5 and MPICH's hydra find the hosts, and hydra the ssh.
     **dict.fromkeys(("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"), HOSTFILE),
     "HYDRA_LAUNCHER_EXEC": str(TOOLS / "ssh"),
+    "HYDRA_LAUNCHER": "ssh",  # otherwise it takes srun's command line where a program sets Slurm's variables
     # The names of interfaces differ from host to host, so Open MPI gets their network.
     **dict.fromkeys(("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"), "10.0.0.0/8"),
 }

@@ -130,3 +130,57 @@ def test_open_mpi_starts_over_ssh_and_its_times_repeat(tmp_path: Path) -> None:
     assert [float(one[2]) for one in sums] == [0 + 1 + 2 + 3] * 3
     # A ring of 4: in 6 steps each rank passes a quarter on, and no step is faster than the slowest link.
     assert all(float(one[1]) > 6 * 8 * 4194304 / 4 / 10e9 for one in sums)
+
+
+TOLD = "echo $SLURM_PROCID/$SLURM_NTASKS $SLURM_LOCALID $SLURM_NODEID/$SLURM_NNODES $SLURMD_NODENAME $LONGHAUL_GPU"
+SRUN = f"""
+told='{TOLD} $RANK/$WORLD_SIZE $LOCAL_RANK'
+srun sh -c "$told"
+srun -l -n 5 -w 'g[1,3]' -J name --export=ALL sh -c "$told; echo $(hostname) >&2" 2> errors
+sort errors
+srun --ntasks-per-node 2 --exclude g0,g2 sh -c 'echo $SLURM_NODELIST $SLURM_TASKS_PER_NODE' | uniq -c
+srun sh -c 'exit $SLURM_PROCID' 2> errors; echo "status $?"; sort errors
+srun -K sh -c 'test $SLURM_PROCID = 2 && exit 9; sleep 1000' 2> errors; echo "killed $?"
+srun -w g7 true; srun -N 5 true; srun -n 0 true; srun
+longhaul-as slurm,mpich,openmpi sh -c 'echo $SLURM_PROCID $SLURM_NODELIST $PMI_RANK/$PMI_SIZE $OMPI_COMM_WORLD_RANK'
+longhaul-as pbs true
+longhaul-as slurm no-such-command; echo "absent $?"
+"""
+
+
+def test_srun_runs_tasks_on_the_hosts_with_the_variables_of_slurm(tmp_path: Path) -> None:
+    (tmp_path / "mine.sh").write_text(SRUN)
+    found = run(tmp_path, "g0: sh mine.sh", "others: sshd")
+    assert found["ranks"][0]["status"] == 0 and found["run_s"] < 20
+    lines = (tmp_path / "run/output/0.stdout").read_text().splitlines()
+    assert sorted(lines[:4]) == [f"{n}/4 0 {n}/4 g{n} g{n} {n}/4 0" for n in range(4)]
+    placed = ["g1", "g1", "g1", "g3", "g3"]
+    assert sorted(lines[4:9]) == [
+        f"{n}: {n}/5 {n % 3} {n // 3}/2 {gpu} {gpu} {n}/5 {n % 3}" for n, gpu in enumerate(placed)
+    ]
+    assert lines[9:] == [
+        *(f"{n}: g0" for n in range(5)),
+        "      4 g[1,3] 2(x2)",
+        *("status 3", *(f"srun: task {n}: exited with {n}" for n in (1, 2, 3))),
+        "killed 143",
+        *("0 g[0-3] 0/4 0", "absent 127"),
+    ]
+    assert (tmp_path / "run/output/0.stderr").read_text().splitlines() == [
+        'srun: --nodelist: there is no host "g7"; allowed: g[0-3]',
+        "srun: --nodes: 5 hosts are more than the 4 that there are",
+        'srun: --ntasks: "0" is not a number from 1 up',
+        "srun: got no command; allowed: srun [OPTIONS] COMMAND",
+        'longhaul-as: "pbs" is not a launcher; allowed: slurm, openmpi, mpich, pmix',
+        "longhaul-as: no-such-command: No such file or directory",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.programs
+def test_mpirun_starts_ranks_where_slurms_variables_are_set(tmp_path: Path) -> None:
+    """Open MPI's mpirun then starts its daemons by srun."""
+    source = PROJECT / "tests" / "guest" / "mpi.c"
+    subprocess.run(["mpicc.openmpi", "-O2", "-o", tmp_path / "mine", source], check=True)
+    run(tmp_path, "g0: longhaul-as slurm mpirun.openmpi -n 4 ./mine 4096 1", "others: sshd")
+    lines = (tmp_path / "run/output/0.stdout").read_text().splitlines()
+    assert [float(line.split()[2]) for line in lines if line.startswith("allreduce")] == [0 + 1 + 2 + 3]

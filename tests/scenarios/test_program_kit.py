@@ -31,7 +31,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A section of a page: packages of Debian and PyPI, files by name, commands, and rows of its table."""
+    """A section of a page: packages of Debian and PyPI, files by name, also those of sections before it, commands, and
+    rows of its table."""
 
     name: str
     debian: tuple[str, ...]
@@ -74,8 +75,10 @@ def rows(text: str) -> Iterator[Row]:
 def recipes() -> Iterator[Recipe]:
     """Yield the recipes of all pages: the sections that have a command."""
     for page in sorted(FOLDER.glob("*.md")):
+        files: dict[str, str] = {}
         for section in re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
             commands = [line for block in fenced(section, "sh") for line in block.replace("\\\n", " ").splitlines()]
+            files = files | named_files(section)
             if commands:
                 yield Recipe(
                     f"{page.stem}: {section.partition(chr(10))[0]}",
@@ -83,7 +86,7 @@ def recipes() -> Iterator[Recipe]:
                     packages(section, "PyPI"),
                     tuple(commands),
                     tuple(rows(section)),
-                    named_files(section),
+                    files,
                 )
 
 
