@@ -23,6 +23,7 @@ from scenarios.policies.outcome import Outcome
 from scenarios.policies.play import Player
 from scenarios.policies.policy import MODES, Mode
 from scenarios.policies.situation import Action, InForce
+from scenarios.program.message_times import RankMessages, rates_shown
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.pieces import fewest_pieces
 from topologies.errors import SpecError
@@ -62,13 +63,18 @@ class Request:
 class Surroundings:
     """The network as it is now: `believed_bps` are the rates of logical links as the policy believes them and
     `true_bps` those of links or ports, both in bit/s; `dead` are the failed cables. `mean_bps`, [links or ports], are
-    the long-run means of the rates, and `delays_s` the delays of logical links."""
+    the long-run means of the rates, and `delays_s` the delays of logical links.
+
+    A policy with measured ends has `learn`, which is called with the rates that messages have shown, [links or ports]
+    bit/s, NaN for links that have shown none, and `shared_delays_s`, the delays of links or ports."""
 
     believed_bps: Callable[[], Floats]
     true_bps: Callable[[], Floats]
     dead: Callable[[], Cables]
     mean_bps: Floats
     delays_s: Floats
+    learn: Callable[[Floats], None] | None = None
+    shared_delays_s: Floats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +82,8 @@ class Planned:
     """The plan of a collective, the policy's `number`: its workload, and `placement`, the group's rank at each place.
 
     `crossings` has the path of every two GPUs between which it sends over the WAN, by their numbers in the fabric;
-    `is_directed` tells whether the policy has chosen these paths at all. `predicted_s` is the time of the collective
+    `is_directed` tells whether the policy has chosen these paths at all. `dead` are the cables that had failed when it
+    was planned. `predicted_s` is the time of the collective
     alone under the present rates; None where the fabric's routing spreads connections by their ports, and where failed
     cables cut the group off.
     """
@@ -86,6 +93,7 @@ class Planned:
     placement: tuple[int, ...]
     crossings: Mapping[tuple[int, int], int]
     is_directed: bool
+    dead: Cables
     reembedded: bool
     rerouted: bool
     predicted_s: float | None
@@ -175,6 +183,7 @@ class _Family:
             placement=tuple(self._rank_of[self.gpus[rank]] for rank in placement.tolist()),
             crossings=crossings,
             is_directed=path is not None and player.in_force.routing is not None,
+            dead=group.now.dead(),
             reembedded=action.placement is not None,
             rerouted=action.routing is not None,
             predicted_s=predicted_s,
@@ -263,9 +272,38 @@ class Group:
         """Decide before the next collective; raises CollectiveRefusedError."""
         return self._family(request).plan(request)
 
-    def ended(self, request: Request, number: int, seconds: float) -> None:
-        """Show the policy how long the collective of this number (`Planned`) took."""
-        self._family(request).ended(number, seconds)
+    @property
+    def learns(self) -> bool:
+        """Whether the policy measures links by the times of messages."""
+        return self.now.learn is not None
+
+    def ended(self, request: Request, planned: Planned, seconds: float) -> None:
+        """Show the policy how long a collective took."""
+        self._family(request).ended(planned.number, seconds)
+
+    def observed(self, planned: Planned, told: Sequence[RankMessages]) -> None:
+        """Have the policy learn from a collective that took the planned paths; `told` has what each rank has told of
+        its messages. Raises CollectiveRefusedError if a message is missing.
+
+        It learns nothing if cables have failed or come back meanwhile, as some messages then took other paths.
+        """
+        now = self.now
+        if now.learn is None or now.shared_delays_s is None or planned.dead != now.dead():
+            return
+        places = [self.gpus[rank] for rank in planned.placement]
+        shared = links_in_grain(self.fabric, planned.dead)
+        try:
+            seen = rates_shown(
+                planned.workload,
+                places,
+                planned.crossings,
+                told,
+                shared=shared,
+                shared_delays_s=now.shared_delays_s,
+            )
+        except ValueError as error:
+            raise CollectiveRefusedError(str(error)) from None
+        now.learn(seen)
 
     def _family(self, request: Request) -> _Family:
         root = request.root if request.kind in ROOTED else 0

@@ -1,6 +1,6 @@
 """The conditions and the WAN paths of a program's run over time: when they change, and which paths are chosen then."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from scenarios.policies.beliefs import Noted
 from scenarios.policies.busy_ports import BusyPorts
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import ways_of
-from scenarios.policies.knowledge import PORTS
+from scenarios.policies.knowledge import ENDS, PORTS
 from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import Mode
 from scenarios.policies.situation import NO_PATHS
@@ -158,6 +158,7 @@ class ProgramTimeline:
             assert self._mode.measure_every_s is not None
             delay_s = max(config.control_delays_s, default=0.0)
             self._readings = PortReadings(testbed, self._mode.measure_every_s, delay_s)
+        if self._mode.knowledge.is_measured:
             self._believed = self._conditions.noting(self._noted)
         else:
             self._believed = self._conditions.believed(self._mode.knowledge)
@@ -263,8 +264,20 @@ class ProgramTimeline:
 
         A slow host is known without being measured only if all rates are.
         """
-        known = [fault for fault in faults if fault.kind in CABLE_KINDS or self._readings is None]
+        is_measured = self._mode.knowledge.is_measured
+        known = [fault for fault in faults if fault.kind in CABLE_KINDS or not is_measured]
         return self._believed.known_bps(self._row, known)
+
+    @property
+    def learn(self) -> Callable[[Floats], None] | None:
+        """What takes the rates that messages of the script have shown, [links or ports] bit/s, NaN where none; None for
+        a mode without measured ends."""
+        return self._noted.note if self._mode.knowledge.kind == ENDS else None
+
+    @property
+    def shared_delays_s(self) -> Floats:
+        """The delays of links or ports, [links or ports] s."""
+        return self._conditions.shared_delays_s
 
     def direct(self, paths: Mapping[tuple[int, int], int]) -> "Future[int] | None":
         """Have the controller put these pairs of GPUs on paths, by index, and leave the others as they are; None if

@@ -115,6 +115,8 @@ class Execution:
         self._collective, self._slots, self._add = collective, slots, add
         self._connections, self._wake = connections, wake
         self.sent_ns = time.monotonic_ns()
+        # By task: when each message was handed over and its bytes, and when each one had arrived.
+        self.sent, self.arrived = dict[int, tuple[int, int]](), dict[int, int]()
         self._outgoing: list[Outgoing] = [
             connections.outgoing(wire.COLLECTIVES, rank, channel) for rank, channel, _ in plan.sends
         ]
@@ -164,6 +166,7 @@ class Execution:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def _start_ready(self, epoll: select.epoll, pushing: set[int], indices: Sequence[int]) -> None:
+        now_ns = time.monotonic_ns()
         for index in indices:
             sends, out = self._sends[index], self._outgoing[index]
             is_any = False
@@ -173,6 +176,7 @@ class Execution:
                 size = sum(map(len, views))
                 label = wire.label(collective=self._collective, task=message.task, size_bytes=size)
                 out.queue(views, label, self._handed_over)
+                self.sent[message.task] = now_ns, size
                 is_any = True
             if is_any and index not in pushing:
                 pushing.add(index)
@@ -226,6 +230,7 @@ class Execution:
                 self._add_to(slot, target)
             self._slots.fill(slot)
         receives.popleft()
+        self.arrived[message.task] = time.monotonic_ns()
         self._arrivals[index] = None
         self._done.add(message.task)
         if not receives:
