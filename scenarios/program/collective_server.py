@@ -45,7 +45,6 @@ _MAX_MESSAGES_BYTES = 1 << 26  # a line with the times of messages
 _MAX_NAME = 1000
 _MAX_GROUPS = 10_000  # at once
 _MAX_PLANS = 256  # of a group that ranks remember; each may have megabytes
-_CONNECTED_AT_ONCE = 16  # ranks of a group: more make their connections when they need them
 _BACKLOG = 64
 
 
@@ -255,7 +254,7 @@ class CollectiveServer:
             self._leave(before, connection)
         connection.groups[name] = members
         members.known.setdefault(connection, {})
-        return {"group": name, "connect": len(ranks) <= _CONNECTED_AT_ONCE}
+        return {"group": name, "connect": members.group.connects}
 
     def _ask(self, members: _Members, number: int, connection: _Connection, request: Request) -> None:
         if number not in members.collectives:

@@ -17,11 +17,13 @@ from controller.routing.wan_path_choice import NoPathError, Router
 from hosts.collectives.kinds import ALGORITHMS, ROOTED, Workload, workload
 from hosts.collectives.rank_programs import programs
 from hosts.collectives.schedule import ScheduleError
-from scenarios.policies.decide import Chooser, ways_of
+from scenarios.policies.cost import default_delays_s
+from scenarios.policies.decide import Chooser, channels, ways_of
 from scenarios.policies.lone_collective import seconds_alone
 from scenarios.policies.outcome import Outcome
 from scenarios.policies.play import Player
 from scenarios.policies.policy import MODES, Mode
+from scenarios.policies.rules import Cost
 from scenarios.policies.situation import Action, InForce
 from scenarios.program.message_times import RankMessages, rates_shown
 from scenarios.spec.collective import CollectiveSpec
@@ -37,6 +39,8 @@ Ranks = npt.NDArray[np.int16]
 
 MAX_BYTES = 1 << 40
 MAX_UNIT_BYTES = 64
+CONNECTED_AT_ONCE = 16
+"""Ranks of a group that are connected at its start; larger groups make their connections when they need them."""
 _CHOSEN_FROM_BYTES = 64_000  # smaller collectives have one piece: they last as long as the delays
 
 
@@ -65,6 +69,8 @@ class Surroundings:
     `true_bps` those of links or ports, both in bit/s; `dead` are the failed cables. `mean_bps`, [links or ports], are
     the long-run means of the rates, and `delays_s` the delays of logical links.
 
+    Ranks wait for `install_s` until paths that are chosen anew are in force.
+
     A policy with measured ends has `learn`, which is called with the rates that messages have shown, [links or ports]
     bit/s, NaN for links that have shown none, and `shared_delays_s`, the delays of links or ports."""
 
@@ -73,6 +79,7 @@ class Surroundings:
     dead: Callable[[], Cables]
     mean_bps: Floats
     delays_s: Floats
+    install_s: float = 0.0
     learn: Callable[[Floats], None] | None = None
     shared_delays_s: Floats | None = None
 
@@ -193,9 +200,24 @@ class _Family:
         """Return the player of this family, which decides about these choices next."""
         if self._player is None:
             every = self._group.spec.reembed_every
-            self._player = Player(self._group.mode, chooser, _Now(self._group.now), reembed_every=every)
+            now = self._group.now
+            self._player = Player(
+                self._group.mode, chooser, _Now(now), reembed_every=every, cost_s=self._cost_s(chooser)
+            )
         self._player.face(chooser)
         return self._player
+
+    def _cost_s(self, chooser: Chooser) -> Cost:
+        """Return the cost of choices in s, for the rule `gain`: what the ranks would wait for them.
+
+        New paths take the controller's round trip. A new ring takes a handshake, all at once and over the default
+        paths, unless all ranks are connected.
+        """
+        install_s, connecting_s = self._group.now.install_s, 0.0
+        if not self._group.connects or channels(chooser.workload).any():
+            delay_s = default_delays_s(self._router)
+            connecting_s = float((delay_s + delay_s.T).max())
+        return lambda embeds, routes: embeds * connecting_s + routes * install_s
 
     def _chosen(self, in_force: InForce, chooser: Chooser) -> tuple[Ranks, Ranks]:
         """Return the placement and the paths of what is in force; raises as `Player.decide` does."""
@@ -271,6 +293,11 @@ class Group:
     def plan(self, request: Request) -> Planned:
         """Decide before the next collective; raises CollectiveRefusedError."""
         return self._family(request).plan(request)
+
+    @property
+    def connects(self) -> bool:
+        """Whether all ranks are connected at the start, by the connections of one channel."""
+        return len(self.gpus) <= CONNECTED_AT_ONCE
 
     @property
     def learns(self) -> bool:

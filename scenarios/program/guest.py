@@ -298,6 +298,7 @@ class Run:
             dead=lambda: dead_cables(self._faults.active(), fabric),
             mean_bps=timeline.mean_bps,
             delays_s=self._testbed.router.delays_s,
+            install_s=2 * max(scenario.control_delays_s, default=0.0),
             learn=None if timeline.learn is None else partial(self._learn, timeline.learn),
             shared_delays_s=timeline.shared_delays_s,
         )

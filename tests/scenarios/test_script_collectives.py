@@ -6,6 +6,7 @@ import selectors
 import socket
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import pairwise, permutations
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from scenarios.engines.prediction import FluidWorld, plan_of
 from scenarios.policies.beliefs import Noted
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.play import play
+from scenarios.policies.policy import when
 from scenarios.program.collective_server import CollectiveServer
 from scenarios.program.collectives import CollectiveRefusedError, Group, Request, Surroundings, content_of
 from scenarios.program.message_times import RankMessages
@@ -200,6 +202,69 @@ def test_what_cannot_be_had_is_refused_with_a_sentence():
         group([3]).plan(Request("allreduce", 100, 4, 0))
     with pytest.raises(ValueError, match=r"\[0, 4, 1\] are not in the order of their sites"):
         part_of(FABRIC, [0, 4, 1])
+
+
+# --- the rule gain ----------------------------------------------------------------------------------------------------
+
+
+def changing(gpus, rule, *, fabric, horizon=3, install_s=0.0, delay_s=1e-3, slow, channels=1):
+    """Return a group, and what slows it: rates that its last argument maps to those of now."""
+    rates_bps, delays_s = drawn(fabric, 4)[0], np.full(len(fabric.links), delay_s)
+    now = {"bps": rates_bps}
+    around = {**vars(surroundings(fabric, rates_bps, delays_s)), "install_s": install_s}
+    around |= {"believed_bps": lambda: now["bps"], "true_bps": lambda: now["bps"]}
+    mode = replace(MODES["base"], name="mine", reroute=when("never"), reembed=when("never"), horizon=horizon)
+    spec = CollectiveSpec(pieces=1, reembed_every=2, channels=channels)
+    ours = Group(fabric, Surroundings(**around), mode=replace(mode, **rule), spec=spec, gpus=gpus)
+    return ours, lambda: now.update(bps=slow(rates_bps))
+
+
+def second(rule, request, *, gpus=range(8), **options):
+    """Return the plan of a group's second collective, before which links become slow."""
+    ours, slow_down = changing(gpus, rule, **options)
+    ours.plan(request)
+    slow_down()
+    return ours.plan(request)
+
+
+@pytest.mark.parametrize("share", [0.99, 1.01])
+def test_gain_chooses_paths_if_it_saves_more_than_the_wait_for_them(share):
+    """The times with and without new paths are those of policies that choose anyway and never."""
+    request = Request("allreduce", 8_000_000, 4, 0)
+
+    def slow(rates_bps):
+        wan = [link.index for link in FABRIC.links if link.kind == "wan"]
+        return np.where(np.isin(np.arange(rates_bps.size), wan[::2]), rates_bps / 50, rates_bps)
+
+    def of(rule, **more):
+        return second({"reroute": when(rule)}, request, fabric=FABRIC, slow=slow, **more)
+
+    kept_s, best_s = of("never").predicted_s, of("every 1").predicted_s
+    assert kept_s > 2 * best_s
+    install_s = share * 3 * (kept_s - best_s)
+    found = of("gain 0", install_s=install_s)
+    assert found.rerouted == (share < 1)
+    assert found.predicted_s == (best_s if share < 1 else kept_s)
+
+
+@pytest.mark.parametrize(("gpus", "channels", "waits"), [(8, 1, False), (8, 2, True), (20, 1, True)])
+def test_gain_chooses_a_ring_if_it_saves_more_than_a_handshake_where_connections_are_made(gpus, channels, waits):
+    """All links take 1 ms, and so a handshake with another site 2 x 3 ms."""
+    fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2 + 1, gpus // 2)))
+    request, members = Request("allreduce", 10_000 * gpus, 4, 0), range(1, gpus + 1)
+
+    def slow(rates_bps):
+        return np.where(np.arange(rates_bps.size) == fabric.intra_index[1, 2], rates_bps / 20, rates_bps)
+
+    def of(rule, horizon):
+        rules = {"reembed": when(rule)}
+        return second(rules, request, gpus=members, fabric=fabric, horizon=horizon, slow=slow, channels=channels)
+
+    saves_s = of("never", 1).predicted_s - of("every 1", 1).predicted_s
+    least = int(np.ceil(6e-3 / saves_s))
+    assert least > 2
+    assert of("gain 0", least).reembedded
+    assert of("gain 0", least - 1).reembedded == (not waits)
 
 
 # --- measured ends ----------------------------------------------------------------------------------------------------
@@ -616,6 +681,28 @@ def test_ranks_wait_for_new_paths_as_long_as_the_controllers_messages_take(tmp_p
         assert (int(row["openflow_messages"]) > 0) == is_new
         # Each stage of messages goes to a switch and is confirmed: a round trip of 6 ms.
         assert 6 <= wait_ms < 40 if is_new else wait_ms < 0.001
+
+
+@pytest.mark.parametrize("counted", ["true", "false"])
+def test_a_run_takes_longer_by_what_its_changes_of_paths_take(tmp_path: Path, counted: str) -> None:
+    """Each rank pauses for 20 ms after each plan. The oracle is the same run with a controller beside the switches."""
+    paced = ASKS.replace("begin + number * 20_000_000 - time.monotonic_ns()", "20_000_000")
+    assert paced != ASKS
+    (tmp_path / "asks.py").write_text(paced)
+    sets = (f"control.counted={counted}", "fabric.gpus=4", 'conditions.every="20 ms"')
+
+    def run(name: str, *more: str) -> tuple[float, int]:
+        options = [word for one in (*sets, *more) for word in ("--set", one)]
+        command = (*options, "--out", name, "--exec", f"{sys.executable} asks.py")
+        ended("paper", "--modes", "wan", *command, cwd=tmp_path)
+        with (tmp_path / name / "collectives.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        return float(rows[-1]["ended_s"]), sum(int(row["openflow_messages"]) > 0 for row in rows)
+
+    at_once_s, _ = run("beside")
+    later_s, changes = run("far", 'control.delay="3 ms"')
+    assert 3 <= changes < 12
+    assert later_s - at_once_s == pytest.approx(changes * 6e-3, abs=2e-4)
 
 
 # --- what was found by attacking it -----------------------------------------------------------------------------------
