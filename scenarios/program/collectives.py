@@ -69,7 +69,7 @@ class Surroundings:
     `true_bps` those of links or ports, both in bit/s; `dead` are the failed cables. `mean_bps`, [links or ports], are
     the long-run means of the rates, and `delays_s` the delays of logical links.
 
-    Ranks wait for `install_s` until paths that are chosen anew are in force.
+    `look` is called before each plan. Ranks wait for `install_s` until paths that are chosen anew are in force.
 
     A policy with measured ends has `learn`, which is called with the rates that messages have shown, [links or ports]
     bit/s, NaN for links that have shown none, and `shared_delays_s`, the delays of links or ports."""
@@ -79,6 +79,7 @@ class Surroundings:
     dead: Callable[[], Cables]
     mean_bps: Floats
     delays_s: Floats
+    look: Callable[[], None] = lambda: None
     install_s: float = 0.0
     learn: Callable[[Floats], None] | None = None
     shared_delays_s: Floats | None = None
@@ -292,6 +293,7 @@ class Group:
 
     def plan(self, request: Request) -> Planned:
         """Decide before the next collective; raises CollectiveRefusedError."""
+        self.now.look()
         return self._family(request).plan(request)
 
     @property

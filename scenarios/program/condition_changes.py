@@ -32,6 +32,9 @@ Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 
+_NEVER_NS = 1 << 62
+
+
 class Exchange:
     """The choices of a policy for a program (`situation.Choices`): the paths between every two GPUs in two sites.
 
@@ -91,7 +94,7 @@ class Exchange:
 class PortReadings:
     """Reads the counters and queues of the switches' ports while one row of conditions after the other is in force.
 
-    A reading reaches the controller `delay_s` later, so the last ones of a row do not count.
+    A reading reaches the controller `delay_s` later, so the last ones of a row do not count, and none within it.
     """
 
     def __init__(self, testbed: Testbed, every_s: float, delay_s: float) -> None:
@@ -124,10 +127,18 @@ class PortReadings:
         [links or ports] bit/s, NaN where they show none. Raises OSError."""
         if reaches and not self._delay_ns:
             self._read(now_ns)
+        rates_bps = self._shown_bps()
+        self._row, self._due_ns = BusyPorts(len(self._classes)), now_ns
+        return rates_bps
+
+    def within_row(self) -> Floats:
+        """Return the rates that the readings of a row have shown so far, as `end_row` does."""
+        return np.full_like(self._shown_bps(), np.nan) if self._delay_ns else self._shown_bps()
+
+    def _shown_bps(self) -> Floats:
         rates_bps = np.full(len(links_in_grain(self._testbed.fabric).all), np.nan)
         for htb, rate in zip(self._classes, self._row.rates_bps(), strict=True):
             rates_bps[htb.link] = np.fmax(rates_bps[htb.link], rate)  # a link may leave by several spines
-        self._row, self._due_ns = BusyPorts(len(self._classes)), now_ns
         return rates_bps
 
 
@@ -173,7 +184,7 @@ class ProgramTimeline:
         self._thread = ThreadPoolExecutor(1, initializer=make_timers_exact) if config.control_delays_s else None
         self._pending: list[Future[None]] = []  # changes of paths, in order
         self._given = dict[tuple[int, int], int]()  # the paths that collectives of the script have got
-        self.is_directed = False
+        self.is_directed = self._has_collectives = False
         self._row = self.count = self.rerouted = self.messages = 0
         self.seen_bps: Floats = np.empty(0)
         self._drawn_bps = self.rates_bps = self._conditions.shaped_bps(0, ())
@@ -214,9 +225,10 @@ class ProgramTimeline:
                 self._wanted_bps, self._chosen_bps = wanted_bps, self._believed.known_bps(self._row, ())
                 self._route(is_choice=True)
             return self._demands.next_ns
-        if self._readings is None or self.next_ns is None:
+        if self._readings is None or (self.next_ns is None and not self._has_collectives):
             return None
-        return self._readings.read(now_ns, self.next_ns, reaches=reaches)
+        end_ns = _NEVER_NS if self.next_ns is None else self.next_ns
+        return self._readings.read(now_ns, end_ns, reaches=reaches)
 
     def advance(self, now_ns: int, faults: Collection[Fault] = (), *, routes: bool = True) -> None:
         """Put the rates of an instant into force, and new paths if the mode chooses any under these rates."""
@@ -267,6 +279,16 @@ class ProgramTimeline:
         is_measured = self._mode.knowledge.is_measured
         known = [fault for fault in faults if fault.kind in CABLE_KINDS or not is_measured]
         return self._believed.known_bps(self._row, known)
+
+    def before_collective(self) -> Floats:
+        """Learn what ports have shown until now, before a collective of the script is planned; return that, [links or
+        ports] bit/s, NaN where they have shown nothing. From the first call on ports are read, also without rows."""
+        self._has_collectives = True
+        if self._readings is None:
+            return np.empty(0)
+        seen_bps = self._readings.within_row()
+        self._noted.note(seen_bps)
+        return seen_bps
 
     @property
     def learn(self) -> Callable[[Floats], None] | None:

@@ -157,6 +157,7 @@ class Run:
         self._discarded_bytes: dict[tuple[int, str], int] = {}
         self._captures: Captures | None = None
         self._coupled = coupled
+        self._shown_bps: Any = np.empty(0)  # what ports had shown before the last plan
         self._server: CollectiveServer | None = None
         self._preloaded: Preloaded | None = None
         self._counted_before = [self._counted(gpu) for gpu in self._gpus]
@@ -298,6 +299,7 @@ class Run:
             dead=lambda: dead_cables(self._faults.active(), fabric),
             mean_bps=timeline.mean_bps,
             delays_s=self._testbed.router.delays_s,
+            look=partial(self._look_at_ports, timeline),
             install_s=2 * max(scenario.control_delays_s, default=0.0),
             learn=None if timeline.learn is None else partial(self._learn, timeline.learn),
             shared_delays_s=timeline.shared_delays_s,
@@ -320,6 +322,13 @@ class Run:
         they were to take."""
         if self._faults.has_controller:
             learn(seen_bps)
+            self._emit_seen(self._now_ns(), seen_bps)
+
+    def _look_at_ports(self, timeline: ProgramTimeline) -> None:
+        """Have a policy with measured ports learn what they have shown until now."""
+        seen_bps = timeline.before_collective()
+        if not np.array_equal(seen_bps, self._shown_bps, equal_nan=True):
+            self._shown_bps = seen_bps
             self._emit_seen(self._now_ns(), seen_bps)
 
     def _emit_seen(self, at_ns: int, seen_bps: Any) -> None:
