@@ -70,13 +70,21 @@ def links_passed(
 
 
 def rates_from_messages(
-    workload: Workload, links: npt.NDArray[np.int32], delays_s: Floats, *, sent_s: Floats, arrived_s: Floats
+    workload: Workload,
+    links: npt.NDArray[np.int32],
+    delays_s: Floats,
+    *,
+    sent_s: Floats,
+    arrived_s: Floats,
+    sizes_bytes: Sequence[int] | None = None,
+    least_bytes: int = 1,
 ) -> Floats:
     """Infer the rates of links from the times of one collective's messages: whole bit/s, NaN for a link without any,
-    or with empty ones only.
+    or with ones of less than `least_bytes` only.
 
     `links`, [F, H], are the links that each flow passes, -1 for unused entries, and `delays_s` the delays of all links;
-    `sent_s` and `arrived_s`, [T] s, are when each transfer was handed over and when it had arrived. A message is on
+    `sent_s` and `arrived_s`, [T] s, are when each transfer was handed over and when it had arrived; `sizes_bytes`, [T],
+    are their sizes if they differ from the slots of the workload. A message is on
     its links from the time it was handed over, or from the time the previous message of its flow had left if that is
     later, until its arrival minus the delay. A flow's rate is its bits divided by the time during which it had a
     message on its links; likewise for all flows over a link together. The estimate for a link is the highest of these
@@ -85,12 +93,13 @@ def rates_from_messages(
     schedule = workload.schedule
     messages: defaultdict[int, list[tuple[float, float, float]]] = defaultdict(list)  # by flow: bits, from, until
     for index, transfer in enumerate(schedule.transfers):
-        if isinstance(schedule.flows[transfer.flow], Stream) or not transfer.amount:
+        size_bytes = transfer.amount * workload.slot_bytes if sizes_bytes is None else sizes_bytes[index]
+        if isinstance(schedule.flows[transfer.flow], Stream) or size_bytes < least_bytes:
             continue  # an empty message tells no rate
         row, earlier = links[transfer.flow], messages[transfer.flow]
         until_s = float(arrived_s[index] - delays_s[row[row >= 0]].sum())
         since_s = max(float(sent_s[index]), earlier[-1][2]) if earlier else float(sent_s[index])
-        earlier.append((8.0 * transfer.amount * workload.slot_bytes, since_s, max(until_s, since_s)))
+        earlier.append((8.0 * size_bytes, since_s, max(until_s, since_s)))
     users: defaultdict[int, list[int]] = defaultdict(list)
     for flow in messages:
         for link in links[flow][links[flow] >= 0].tolist():

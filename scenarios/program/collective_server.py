@@ -7,7 +7,9 @@ connect all of its ranks at once. {"ask": "plan", "group", "number", "kind", "by
 collective `number` of that group (`collectives.Request`), and gets {"plan": ID, "content"}, or null as content if this
 connection has had it before. With "forget": ID in it, the content of another plan is not needed any more. {"tell":
 "ended", "group", "number", "asked_ns", "begun_ns", "ended_ns"} tells when (CLOCK_MONOTONIC) the script asked for it,
-and when it began and ended on this rank. What cannot be had gets {"error": SENTENCE}.
+and when it began and ended on this rank. If the answer had "messages": true, it also has "sent", [[TASK, NS, BYTES],
+...], and "arrived", [[TASK, NS], ...]: when, in ns after it began, each message was handed over and had arrived. What
+cannot be had gets {"error": SENTENCE}.
 
 A group ends with the last connection that has announced it.
 
@@ -35,13 +37,14 @@ from scenarios.program.collectives import (
     Request,
     content_of,
 )
+from scenarios.program.message_times import RankMessages
 
 _CHUNK = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
+_MAX_MESSAGES_BYTES = 1 << 26  # a line with the times of messages
 _MAX_NAME = 1000
 _MAX_GROUPS = 10_000  # at once
 _MAX_PLANS = 256  # of a group that ranks remember; each may have megabytes
-_CONNECTED_AT_ONCE = 16  # ranks of a group: more make their connections when they need them
 _BACKLOG = 64
 
 
@@ -68,7 +71,8 @@ class _Connection:
 @dataclass(eq=False)
 class _Collective:
     """A collective that some ranks have asked for. `waiting` are connections without an answer, with their rank of the
-    group; `times_ns` has asked, begun and ended of each rank of the group that has told them."""
+    group; `times_ns` has asked, begun and ended of each rank of the group that has told them, and `told` what each has
+    told of its messages. `is_moved` is whether some of its paths were changed for another one."""
 
     request: Request
     planned: Planned
@@ -77,6 +81,8 @@ class _Collective:
     error: str | None = None
     waiting: list[tuple[_Connection, int]] = field(default_factory=list)
     times_ns: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    told: list[RankMessages] = field(default_factory=list)
+    is_moved: bool = False
 
 
 class _Members:
@@ -164,7 +170,8 @@ class CollectiveServer:
                 answer = {"error": str(error)}
             if answer is not None:
                 self._send(connection, answer)
-        if not data or len(connection.unread) > _MAX_LINE_BYTES:
+        learns = any(members.group.learns for members in connection.groups.values())
+        if not data or len(connection.unread) > (_MAX_MESSAGES_BYTES if learns else _MAX_LINE_BYTES):
             self._drop(connection)
 
     def _send(self, connection: _Connection, answer: Mapping[str, Any]) -> None:
@@ -247,7 +254,7 @@ class CollectiveServer:
             self._leave(before, connection)
         connection.groups[name] = members
         members.known.setdefault(connection, {})
-        return {"group": name, "connect": len(ranks) <= _CONNECTED_AT_ONCE}
+        return {"group": name, "connect": members.group.connects}
 
     def _ask(self, members: _Members, number: int, connection: _Connection, request: Request) -> None:
         if number not in members.collectives:
@@ -255,6 +262,7 @@ class CollectiveServer:
             collective = members.collectives[number] = _Collective(request, planned)
             future = self._paths.direct(planned.crossings) if planned.is_directed else None
             if future is not None:
+                self._note_moved(collective)
                 collective.ready = False
                 future.add_done_callback(lambda done: self._installed(members, number, done))
         collective = members.collectives[number]
@@ -269,6 +277,14 @@ class CollectiveServer:
         else:
             collective.waiting.append((connection, rank))
 
+    def _note_moved(self, new: _Collective) -> None:
+        """Note which collectives under way have pairs of GPUs whose paths are changed for a new one."""
+        paths = new.planned.crossings
+        for members in self._groups.values():
+            for one in members.collectives.values() if members.group.learns else ():
+                was = one.planned.crossings
+                one.is_moved |= any(was[pair] != paths[pair] for pair in was.keys() & paths.keys())
+
     def _answer(self, members: _Members, collective: _Collective, connection: _Connection, rank: int) -> None:
         if collective.error is not None:
             self._send(connection, {"error": collective.error})
@@ -281,6 +297,8 @@ class CollectiveServer:
         self._plans = max(self._plans, plan + 1)
         answer: dict[str, Any] = {"plan": plan}
         answer["content"] = None if plan in known else content_of(collective.planned, rank)
+        if members.group.learns:
+            answer["messages"] = True
         known.pop(plan, None)
         members.plans[key], known[plan] = plan, None
         if len(members.plans) > _MAX_PLANS:
@@ -327,6 +345,8 @@ class CollectiveServer:
         asked_ns, begun_ns, ended_ns = (
             _whole(message, name, 0, 1 << 62) for name in ("asked_ns", "begun_ns", "ended_ns")
         )
+        if members.group.learns and "sent" in message:
+            collective.told.append(_messages(message, begun_ns))
         collective.times_ns[rank] = asked_ns, begun_ns, ended_ns
         if len(collective.times_ns) < len(members.ranks):
             return
@@ -334,7 +354,7 @@ class CollectiveServer:
         times = [*collective.times_ns.values()]
         begun_ns, ended_ns = max(begun for _, begun, _ in times), max(ended for _, _, ended in times)
         request, planned = collective.request, collective.planned
-        members.group.ended(request, planned.number, (ended_ns - begun_ns) / 1e9)
+        members.group.ended(request, planned, (ended_ns - begun_ns) / 1e9)
         self._record(
             {
                 "ranks": members.ranks,
@@ -354,6 +374,8 @@ class CollectiveServer:
                 "predicted_s": planned.predicted_s,
             }
         )
+        if members.group.learns and not collective.is_moved:
+            members.group.observed(planned, collective.told)
 
 
 def _agree(one: Request, other: Request) -> bool:
@@ -373,6 +395,30 @@ def _whole(message: Mapping[str, Any], name: str, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise CollectiveRefusedError(f'"{name}" is {str(value)[:60]}; allowed: {least} to {most}')
     return value
+
+
+def _messages(message: Mapping[str, Any], begun_ns: int) -> RankMessages:
+    """Return what a rank tells of its messages, with times by its clock; raises CollectiveRefusedError."""
+    rows: dict[str, list[tuple[int, ...]]] = {}
+    for name, width in (("sent", 3), ("arrived", 2)):
+        found = message.get(name)
+        if not (
+            isinstance(found, list)
+            and all(
+                isinstance(row, list)
+                and len(row) == width
+                and all(type(one) is int and 0 <= one < 1 << 62 for one in row)
+                for row in found
+            )
+        ):
+            raise CollectiveRefusedError(
+                f'"{name}" is {str(found)[:60]}; allowed: a list of lists of {width} whole numbers'
+            )
+        rows[name] = [tuple(row) for row in found]
+    return RankMessages(
+        sent={task: (begun_ns + at_ns, size) for task, at_ns, size in rows["sent"]},
+        arrived={task: begun_ns + at_ns for task, at_ns in rows["arrived"]},
+    )
 
 
 def _request(message: Mapping[str, Any], ranks: int) -> Request:

@@ -17,12 +17,15 @@ from controller.routing.wan_path_choice import NoPathError, Router
 from hosts.collectives.kinds import ALGORITHMS, ROOTED, Workload, workload
 from hosts.collectives.rank_programs import programs
 from hosts.collectives.schedule import ScheduleError
-from scenarios.policies.decide import Chooser, ways_of
+from scenarios.policies.cost import default_delays_s
+from scenarios.policies.decide import Chooser, channels, ways_of
 from scenarios.policies.lone_collective import seconds_alone
 from scenarios.policies.outcome import Outcome
 from scenarios.policies.play import Player
 from scenarios.policies.policy import MODES, Mode
+from scenarios.policies.rules import Cost
 from scenarios.policies.situation import Action, InForce
+from scenarios.program.message_times import RankMessages, rates_shown
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.pieces import fewest_pieces
 from topologies.errors import SpecError
@@ -36,6 +39,8 @@ Ranks = npt.NDArray[np.int16]
 
 MAX_BYTES = 1 << 40
 MAX_UNIT_BYTES = 64
+CONNECTED_AT_ONCE = 16
+"""Ranks of a group that are connected at its start; larger groups make their connections when they need them."""
 _CHOSEN_FROM_BYTES = 64_000  # smaller collectives have one piece: they last as long as the delays
 
 
@@ -62,13 +67,22 @@ class Request:
 class Surroundings:
     """The network as it is now: `believed_bps` are the rates of logical links as the policy believes them and
     `true_bps` those of links or ports, both in bit/s; `dead` are the failed cables. `mean_bps`, [links or ports], are
-    the long-run means of the rates, and `delays_s` the delays of logical links."""
+    the long-run means of the rates, and `delays_s` the delays of logical links.
+
+    `look` is called before each plan. Ranks wait for `install_s` until paths that are chosen anew are in force.
+
+    A policy with measured ends has `learn`, which is called with the rates that messages have shown, [links or ports]
+    bit/s, NaN for links that have shown none, and `shared_delays_s`, the delays of links or ports."""
 
     believed_bps: Callable[[], Floats]
     true_bps: Callable[[], Floats]
     dead: Callable[[], Cables]
     mean_bps: Floats
     delays_s: Floats
+    look: Callable[[], None] = lambda: None
+    install_s: float = 0.0
+    learn: Callable[[Floats], None] | None = None
+    shared_delays_s: Floats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +90,8 @@ class Planned:
     """The plan of a collective, the policy's `number`: its workload, and `placement`, the group's rank at each place.
 
     `crossings` has the path of every two GPUs between which it sends over the WAN, by their numbers in the fabric;
-    `is_directed` tells whether the policy has chosen these paths at all. `predicted_s` is the time of the collective
+    `is_directed` tells whether the policy has chosen these paths at all. `dead` are the cables that had failed when it
+    was planned. `predicted_s` is the time of the collective
     alone under the present rates; None where the fabric's routing spreads connections by their ports, and where failed
     cables cut the group off.
     """
@@ -86,6 +101,7 @@ class Planned:
     placement: tuple[int, ...]
     crossings: Mapping[tuple[int, int], int]
     is_directed: bool
+    dead: Cables
     reembedded: bool
     rerouted: bool
     predicted_s: float | None
@@ -175,6 +191,7 @@ class _Family:
             placement=tuple(self._rank_of[self.gpus[rank]] for rank in placement.tolist()),
             crossings=crossings,
             is_directed=path is not None and player.in_force.routing is not None,
+            dead=group.now.dead(),
             reembedded=action.placement is not None,
             rerouted=action.routing is not None,
             predicted_s=predicted_s,
@@ -184,9 +201,24 @@ class _Family:
         """Return the player of this family, which decides about these choices next."""
         if self._player is None:
             every = self._group.spec.reembed_every
-            self._player = Player(self._group.mode, chooser, _Now(self._group.now), reembed_every=every)
+            now = self._group.now
+            self._player = Player(
+                self._group.mode, chooser, _Now(now), reembed_every=every, cost_s=self._cost_s(chooser)
+            )
         self._player.face(chooser)
         return self._player
+
+    def _cost_s(self, chooser: Chooser) -> Cost:
+        """Return the cost of choices in s, for the rule `gain`: what the ranks would wait for them.
+
+        New paths take the controller's round trip. A new ring takes a handshake, all at once and over the default
+        paths, unless all ranks are connected.
+        """
+        install_s, connecting_s = self._group.now.install_s, 0.0
+        if not self._group.connects or channels(chooser.workload).any():
+            delay_s = default_delays_s(self._router)
+            connecting_s = float((delay_s + delay_s.T).max())
+        return lambda embeds, routes: embeds * connecting_s + routes * install_s
 
     def _chosen(self, in_force: InForce, chooser: Chooser) -> tuple[Ranks, Ranks]:
         """Return the placement and the paths of what is in force; raises as `Player.decide` does."""
@@ -261,11 +293,46 @@ class Group:
 
     def plan(self, request: Request) -> Planned:
         """Decide before the next collective; raises CollectiveRefusedError."""
+        self.now.look()
         return self._family(request).plan(request)
 
-    def ended(self, request: Request, number: int, seconds: float) -> None:
-        """Show the policy how long the collective of this number (`Planned`) took."""
-        self._family(request).ended(number, seconds)
+    @property
+    def connects(self) -> bool:
+        """Whether all ranks are connected at the start, by the connections of one channel."""
+        return len(self.gpus) <= CONNECTED_AT_ONCE
+
+    @property
+    def learns(self) -> bool:
+        """Whether the policy measures links by the times of messages."""
+        return self.now.learn is not None
+
+    def ended(self, request: Request, planned: Planned, seconds: float) -> None:
+        """Show the policy how long a collective took."""
+        self._family(request).ended(planned.number, seconds)
+
+    def observed(self, planned: Planned, told: Sequence[RankMessages]) -> None:
+        """Have the policy learn from a collective that took the planned paths; `told` has what each rank has told of
+        its messages. Raises CollectiveRefusedError if a message is missing.
+
+        It learns nothing if cables have failed or come back meanwhile, as some messages then took other paths.
+        """
+        now = self.now
+        if now.learn is None or now.shared_delays_s is None or planned.dead != now.dead():
+            return
+        places = [self.gpus[rank] for rank in planned.placement]
+        shared = links_in_grain(self.fabric, planned.dead)
+        try:
+            seen = rates_shown(
+                planned.workload,
+                places,
+                planned.crossings,
+                told,
+                shared=shared,
+                shared_delays_s=now.shared_delays_s,
+            )
+        except ValueError as error:
+            raise CollectiveRefusedError(str(error)) from None
+        now.learn(seen)
 
     def _family(self, request: Request) -> _Family:
         root = request.root if request.kind in ROOTED else 0

@@ -1,6 +1,6 @@
 """The conditions and the WAN paths of a program's run over time: when they change, and which paths are chosen then."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from scenarios.policies.beliefs import Noted
 from scenarios.policies.busy_ports import BusyPorts
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import ways_of
-from scenarios.policies.knowledge import PORTS
+from scenarios.policies.knowledge import ENDS, PORTS
 from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import Mode
 from scenarios.policies.situation import NO_PATHS
@@ -30,6 +30,9 @@ from topologies.shaping.classes import classes_of
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
+
+
+_NEVER_NS = 1 << 62
 
 
 class Exchange:
@@ -91,7 +94,7 @@ class Exchange:
 class PortReadings:
     """Reads the counters and queues of the switches' ports while one row of conditions after the other is in force.
 
-    A reading reaches the controller `delay_s` later, so the last ones of a row do not count.
+    A reading reaches the controller `delay_s` later, so the last ones of a row do not count, and none within it.
     """
 
     def __init__(self, testbed: Testbed, every_s: float, delay_s: float) -> None:
@@ -124,10 +127,18 @@ class PortReadings:
         [links or ports] bit/s, NaN where they show none. Raises OSError."""
         if reaches and not self._delay_ns:
             self._read(now_ns)
+        rates_bps = self._shown_bps()
+        self._row, self._due_ns = BusyPorts(len(self._classes)), now_ns
+        return rates_bps
+
+    def within_row(self) -> Floats:
+        """Return the rates that the readings of a row have shown so far, as `end_row` does."""
+        return np.full_like(self._shown_bps(), np.nan) if self._delay_ns else self._shown_bps()
+
+    def _shown_bps(self) -> Floats:
         rates_bps = np.full(len(links_in_grain(self._testbed.fabric).all), np.nan)
         for htb, rate in zip(self._classes, self._row.rates_bps(), strict=True):
             rates_bps[htb.link] = np.fmax(rates_bps[htb.link], rate)  # a link may leave by several spines
-        self._row, self._due_ns = BusyPorts(len(self._classes)), now_ns
         return rates_bps
 
 
@@ -158,6 +169,7 @@ class ProgramTimeline:
             assert self._mode.measure_every_s is not None
             delay_s = max(config.control_delays_s, default=0.0)
             self._readings = PortReadings(testbed, self._mode.measure_every_s, delay_s)
+        if self._mode.knowledge.is_measured:
             self._believed = self._conditions.noting(self._noted)
         else:
             self._believed = self._conditions.believed(self._mode.knowledge)
@@ -172,7 +184,7 @@ class ProgramTimeline:
         self._thread = ThreadPoolExecutor(1, initializer=make_timers_exact) if config.control_delays_s else None
         self._pending: list[Future[None]] = []  # changes of paths, in order
         self._given = dict[tuple[int, int], int]()  # the paths that collectives of the script have got
-        self.is_directed = False
+        self.is_directed = self._has_collectives = False
         self._row = self.count = self.rerouted = self.messages = 0
         self.seen_bps: Floats = np.empty(0)
         self._drawn_bps = self.rates_bps = self._conditions.shaped_bps(0, ())
@@ -213,9 +225,10 @@ class ProgramTimeline:
                 self._wanted_bps, self._chosen_bps = wanted_bps, self._believed.known_bps(self._row, ())
                 self._route(is_choice=True)
             return self._demands.next_ns
-        if self._readings is None or self.next_ns is None:
+        if self._readings is None or (self.next_ns is None and not self._has_collectives):
             return None
-        return self._readings.read(now_ns, self.next_ns, reaches=reaches)
+        end_ns = _NEVER_NS if self.next_ns is None else self.next_ns
+        return self._readings.read(now_ns, end_ns, reaches=reaches)
 
     def advance(self, now_ns: int, faults: Collection[Fault] = (), *, routes: bool = True) -> None:
         """Put the rates of an instant into force, and new paths if the mode chooses any under these rates."""
@@ -263,8 +276,30 @@ class ProgramTimeline:
 
         A slow host is known without being measured only if all rates are.
         """
-        known = [fault for fault in faults if fault.kind in CABLE_KINDS or self._readings is None]
+        is_measured = self._mode.knowledge.is_measured
+        known = [fault for fault in faults if fault.kind in CABLE_KINDS or not is_measured]
         return self._believed.known_bps(self._row, known)
+
+    def before_collective(self) -> Floats:
+        """Learn what ports have shown until now, before a collective of the script is planned; return that, [links or
+        ports] bit/s, NaN where they have shown nothing. From the first call on ports are read, also without rows."""
+        self._has_collectives = True
+        if self._readings is None:
+            return np.empty(0)
+        seen_bps = self._readings.within_row()
+        self._noted.note(seen_bps)
+        return seen_bps
+
+    @property
+    def learn(self) -> Callable[[Floats], None] | None:
+        """What takes the rates that messages of the script have shown, [links or ports] bit/s, NaN where none; None for
+        a mode without measured ends."""
+        return self._noted.note if self._mode.knowledge.kind == ENDS else None
+
+    @property
+    def shared_delays_s(self) -> Floats:
+        """The delays of links or ports, [links or ports] s."""
+        return self._conditions.shared_delays_s
 
     def direct(self, paths: Mapping[tuple[int, int], int]) -> "Future[int] | None":
         """Have the controller put these pairs of GPUs on paths, by index, and leave the others as they are; None if

@@ -6,9 +6,9 @@ WORDS} while the network comes up; {"began": ...}; {"rank", "stream", "text" (ba
 "at_ns", "stopped"} for each rank, which was `stopped` if it only waited for others that had ended; {"at_ns", "bytes",
 "capacity_bytes"} for each sample of the WAN's ports; {"event": ...} for the events of faults
 (`analysis.statistics.fault_outcomes`); {"at_ns", "seen"} for the rates of links that the counters of ports have shown
-in a row of conditions; {"round": ...} for each round of jobs, with the beginning and the end of each job;
-{"collective": ...} for each collective of a script that uses the backend `longhaul`; {"over": ...} at the end. Times
-are in ns since the ranks were started.
+in a row of conditions, or the messages of a collective; {"round": ...} for each round of jobs, with the beginning and
+the end of each job; {"collective": ...} for each collective of a script that uses the backend `longhaul`; {"over": ...}
+at the end. Times are in ns since the ranks were started.
 """
 
 import base64
@@ -157,6 +157,7 @@ class Run:
         self._discarded_bytes: dict[tuple[int, str], int] = {}
         self._captures: Captures | None = None
         self._coupled = coupled
+        self._shown_bps: Any = np.empty(0)  # what ports had shown before the last plan
         self._server: CollectiveServer | None = None
         self._preloaded: Preloaded | None = None
         self._counted_before = [self._counted(gpu) for gpu in self._gpus]
@@ -298,6 +299,10 @@ class Run:
             dead=lambda: dead_cables(self._faults.active(), fabric),
             mean_bps=timeline.mean_bps,
             delays_s=self._testbed.router.delays_s,
+            look=partial(self._look_at_ports, timeline),
+            install_s=2 * max(scenario.control_delays_s, default=0.0),
+            learn=None if timeline.learn is None else partial(self._learn, timeline.learn),
+            shared_delays_s=timeline.shared_delays_s,
         )
 
         def new_group(ranks: Sequence[int]) -> Group:
@@ -311,6 +316,26 @@ class Run:
             new_group=new_group,
             record=self._record_collective,
         )
+
+    def _learn(self, learn: Callable[[Any], None], seen_bps: Any) -> None:
+        """Have the policy learn the rates that messages have shown. Without a controller nobody installs the paths that
+        they were to take."""
+        if self._faults.has_controller:
+            learn(seen_bps)
+            self._emit_seen(self._now_ns(), seen_bps)
+
+    def _look_at_ports(self, timeline: ProgramTimeline) -> None:
+        """Have a policy with measured ports learn what they have shown until now."""
+        seen_bps = timeline.before_collective()
+        if not np.array_equal(seen_bps, self._shown_bps, equal_nan=True):
+            self._shown_bps = seen_bps
+            self._emit_seen(self._now_ns(), seen_bps)
+
+    def _emit_seen(self, at_ns: int, seen_bps: Any) -> None:
+        """Emit rates of links that a policy has measured, NaN where none was."""
+        seen = zip(self._shared, seen_bps, strict=False)  # none without measured knowledge
+        if rates := {link.name: float(rate) for link, rate in seen if not np.isnan(rate)}:
+            self._emit(at_ns=at_ns, seen=rates)
 
     def _record_collective(self, ended: Mapping[str, Any]) -> None:
         """Emit a collective of the script, with times since the ranks' start and the names of GPUs and paths."""
@@ -468,9 +493,7 @@ class Run:
         if self._timeline.next_ns is not None and now_ns >= self._timeline.next_ns:
             self._add_capacity()
             self._timeline.advance(now_ns, self._faults.active(), routes=self._faults.has_controller)
-            seen = zip(self._shared, self._timeline.seen_bps, strict=False)  # none without measured ports
-            if rates := {link.name: float(rate) for link, rate in seen if not np.isnan(rate)}:
-                self._emit(at_ns=now_ns, seen=rates)
+            self._emit_seen(now_ns, self._timeline.seen_bps)
             self._rates_bps = self._carried_bps()
         return self._timeline.next_ns
 

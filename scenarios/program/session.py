@@ -51,7 +51,7 @@ COLLECTIVES = "collectives.csv"
 """In the run folder: the collectives of a script that used the backend `longhaul`."""
 
 MEASURED = "measured.csv"
-"""In the run folder: the rates of links that the counters of ports have shown, for a mode with measured ports."""
+"""In the run folder: the rates of links that ports or messages have shown, for a mode that measures them."""
 
 STEPS = "steps.csv"
 """In the run folder: the time of each step that ranks told."""

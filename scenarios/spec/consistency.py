@@ -141,14 +141,20 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
 
 
 def _check_program_readings(config: Scenario) -> Iterator[Mistake]:
-    """Check that ports are read, and readings arrive, before the row of conditions that they show is over."""
+    """Check that ports are read, and readings arrive, before the row of conditions that they show is over, or else that
+    collectives of a script are planned by them."""
     for mode in (config.modes[name] for name in config.run.modes if name in config.modes):
         if mode.knowledge.kind != PORTS or mode.measure_every_s is None:
             continue
         every_s, delay_s = config.conditions.every_s, max(config.control_delays_s, default=0.0)
         text = f"{mode.name} reads ports in each row of a program's conditions"
         if every_s is None:
-            yield Mistake("run.modes", f"{text}; allowed: only with conditions.every")
+            if config.program.backend != program.LONGHAUL:
+                allowed = f'only with conditions.every, or with program.backend "{program.LONGHAUL}"'
+                yield Mistake("run.modes", f"{text}; allowed: {allowed}")
+            elif delay_s:
+                late = f"{mode.name} reads ports before collectives of a script, and control.delay makes readings late"
+                yield Mistake("run.modes", f"{late}; allowed: with conditions.every, or without control.delay")
         elif mode.measure_every_s + delay_s >= every_s:
             first = units.format_delay(mode.measure_every_s + delay_s)
             yield Mistake(

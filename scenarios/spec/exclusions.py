@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import MESSAGES, TRAINING
-from scenarios.policies.knowledge import PORTS, PROBED
+from scenarios.policies.decide import ways_of
+from scenarios.policies.knowledge import ENDS, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import te
 from scenarios.spec.admission import ADMITTING_ROUTING, wan_cables
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS
-from scenarios.spec.program import HOST_DATE
+from scenarios.spec.program import HOST_DATE, LONGHAUL
 from scenarios.spec.scenario import Scenario
 from topologies.errors import Mistake, format_value
 from topologies.fabric.fabric import build_fabric
@@ -133,17 +134,22 @@ def _rerouted_by_time(config: Scenario) -> Found:
             yield f"policy[{number}].reroute", format_value(str(one.reroute))
 
 
-def _measured_by_program(config: Scenario) -> Found:
-    mode = config.mode(config.run.modes[0])
-    if not mode.knowledge.is_measured or mode.knowledge.kind == PORTS:
-        return []
-    return [("run.modes", f"{mode.name}, which knows {mode.knowledge},")]
+def _knowing(kind: str, *, beside_program: bool = False) -> Callable[[Scenario], Found]:
+    """Return where a configuration's first mode, the only one that a program has, knows this."""
+
+    def found(config: Scenario) -> Found:
+        mode = config.mode(config.run.modes[0])
+        if mode.knowledge.kind == kind and (config.program.is_given or not beside_program):
+            yield "run.modes", f"{mode.name}, which knows {mode.knowledge},"
+
+    return found
 
 
-def _read_beside_program(config: Scenario) -> Found:
+def _spreads_script(config: Scenario) -> Found:
+    """Where connections of a script are spread by their ports, so that nobody knows their paths."""
     mode = config.mode(config.run.modes[0])
-    if config.program.is_given and mode.knowledge.kind == PORTS:
-        yield "run.modes", f"{mode.name}, which knows {mode.knowledge},"
+    if config.program.is_given and ways_of(build_fabric(config.fabric), mode) is not None:
+        yield "fabric.routing", format_value(config.fabric.routing)
 
 
 def _is_down_wan_link(config: Scenario, fault: Fault) -> bool:
@@ -241,12 +247,17 @@ _MEASURING = _mode(
     lambda mode: f"knows {mode.knowledge}",
 )
 _REROUTED_BY_TIME = Feature("a policy that re-routes by time", _rerouted_by_time)
-_MEASURED_BY_PROGRAM = Feature("a mode that measures messages or probes", _measured_by_program)
-_READ_BESIDE_PROGRAM = Feature("a program's mode with measured ports", _read_beside_program)
+_PROBED_BY_PROGRAM = Feature("a program's mode that probes", _knowing(PROBED))
+_ENDS_OF_PROGRAM = Feature("a program's mode with measured ends", _knowing(ENDS, beside_program=True))
+_READ_BESIDE_PROGRAM = Feature("a program's mode with measured ports", _knowing(PORTS, beside_program=True))
+_SPREAD_SCRIPT = Feature("a fabric that spreads a program's connections", _spreads_script)
 _REFEREES = _is_given("run.referees", lambda config: config.run.referees)
 _BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda config: "policy" in config.run.referees)
 _KINDS = [_is_value("collective.kind", kind) for kind in (MESSAGES, TRAINING)]
 _PROGRAM = _has("a program", "program.command", lambda config: config.program.is_given)
+_OWN_BACKEND = _has(
+    "program.backend as the script has it", "program.backend", lambda config: config.program.backend != LONGHAUL
+)
 
 _DATE = _is_given("program.date", lambda config: config.program.date != HOST_DATE)
 _PARTLY = _is_given(
@@ -380,11 +391,20 @@ TABLE = (
     Exclusion(_JOBS_BESIDE, _WALL, "its timers are later than a packet takes", "the virtual clock"),
     Exclusion(_DATE, _WALL, "this machine's own clock would be set", "the virtual clock"),
     Exclusion(
-        _MEASURED_BY_PROGRAM,
+        _PROBED_BY_PROGRAM,
         _PROGRAM,
-        "nobody knows when its messages begin and which paths to probe before them",
-        "measured ports, or unmeasured knowledge",
+        "it has no agents that send probes",
+        "measured ports or ends, or unmeasured knowledge",
     ),
+    Exclusion(
+        _ENDS_OF_PROGRAM,
+        _OWN_BACKEND,
+        "nobody knows when its messages begin and end",
+        'program.backend "longhaul", or other knowledge',
+    ),
+    Exclusion(_ENDS_OF_PROGRAM, _SPREAD_SCRIPT, "nobody knows which paths its messages take", "single paths"),
+    Exclusion(_ENDS_OF_PROGRAM, _TE, "not modelled yet: rates of links measured through tunnels", "other knowledge"),
+    Exclusion(_ENDS_OF_PROGRAM, _WALL, "its timers are later than a packet takes", "the virtual clock"),
     Exclusion(_READ_BESIDE_PROGRAM, _FIFO, "not emulated yet: such a queue holds what is on the way, too", _FAIR.name),
 )
 """Every pair of features that exclude each other. Pairs of values under one key, and values that need another one, are

@@ -461,7 +461,7 @@ SWEPT = (
             "run.clock",
             "policy",
         )
-        and (key in ("program.backend", "program.gpu") or not key.startswith("program."))
+        and (key in ("program.backend", "program.gpu", "program.tensors") or not key.startswith("program."))
     ),
 )
 """The keys that a sweep may vary, the outermost axis first.

@@ -1,4 +1,4 @@
-"""`run.py diloco`: compute utilisation against the WAN's bandwidth, of data parallelism, DiLoCo and Streaming DiLoCo.
+"""`run.py diloco`: compute utilisation against the WAN's bandwidth, of data parallelism, DiLoCo and its successors.
 
 Two sites each train a replica of a model, and sum over the WAN what they learn. A site is one GPU that computes as fast
 as the whole site; what is sent inside a site takes no time. Each method is a training scenario with other values of
@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from scenarios.experiment.options import MAX_JOBS
+from scenarios.studies import quorum
 from scenarios.studies.harness import (
     Answer,
     Column,
@@ -102,17 +103,19 @@ layers in a fragment, one step of overlap, and 4 bits. They are the least of its
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A method: its values of [training], its utilisation by bandwidth (bit/s), and the least bandwidth for each of
-    `LEVELS`: 0 if the least one that was run is enough, infinite if the highest one is not."""
+    """A method: its values of [training] and others, its utilisation by bandwidth (bit/s), and the least bandwidth for
+    each of `LEVELS`: 0 if the least one that was run is enough, infinite if the highest one is not."""
 
     method: str
     training: Mapping[str, object]
     utilisation: Mapping[int, float]
     least_bps: tuple[float, ...]
-    paper_gbps: tuple[float, ...] | None
+    paper_gbps: tuple[float, ...] | None = None
+    failing: tuple[quorum.Failing, ...] = ()
 
 
 def _answer(options: argparse.Namespace, show: Show) -> Answer:
+    quorum.check(options)
     model, rates = _model(options), _rates(options)
     methods = _methods(options, model)
     _scenario(options, methods[_FEW_BITS], rates[:1])  # has every option, so a wrong one is told at once
@@ -137,16 +140,38 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
                 paper_gbps=paper.get(method),
             )
         )
+    few_bits = scenarios[_FEW_BITS]
+    failing = quorum.failing(options, few_bits)
+    lines.append(_decoupled(options, few_bits, failing))
     title = (
         f"{model.words} parameters, a step of {model.step_s:g} s, a sum every {options.every} steps; "
         f"{'predicted' if options.engine == 'model' else 'measured'}"
     )
     notes = ["", *_sentences(lines, (rates[0], rates[-1]))]
+    if options.engine == "emulation":
+        notes.append(f"{quorum.METHOD}: predicted, as no schedule can wait for the first sites of several.")
+    table = Table(_columns(lines), lines, title=f"Gbit/s for a compute utilisation; {title}", notes=notes)
     return Answer(
-        tables=[Table(_columns(lines), lines, title=f"Gbit/s for a compute utilisation; {title}", notes=notes)],
+        tables=[table, quorum.table(options, failing)] if failing else [table],
         as_json=[_as_json(line) for line in lines],
         picture=lambda: _picture(lines, title),
         problems=problems,
+    )
+
+
+def _decoupled(options: argparse.Namespace, scenario: "Scenario", failing: Sequence[quorum.Failing]) -> Line:
+    """Return the line of decoupled DiLoCo, whose other values are those of a scenario."""
+    found = quorum.utilisation(options, scenario)
+    for _ in range(REFINEMENTS):
+        again = {round(least) for least in _least(found) if math.isfinite(least)} - {0, *found}
+        if again:
+            found |= quorum.utilisation(options, _scenario(options, _values(scenario), sorted(again)))
+    return Line(
+        method=quorum.METHOD,
+        training=_values(scenario) | quorum.words(options),
+        utilisation=dict(sorted(found.items())),
+        least_bps=tuple(_least(found)),
+        failing=tuple(failing),
     )
 
 
@@ -279,7 +304,10 @@ def _gbps(least_bps: float) -> str:
 
 def _as_json(line: Line) -> dict[str, object]:
     least = [None if math.isinf(one) else one for one in line.least_bps]
-    return asdict(line) | {"least_bps": dict(zip(LEVELS, least, strict=True))}
+    found = asdict(line) | {"least_bps": dict(zip(LEVELS, least, strict=True))}
+    if not line.failing:
+        del found["failing"]
+    return found
 
 
 def _columns(lines: Sequence[Line]) -> list[Column[Line]]:
@@ -335,7 +363,7 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         prog=COMMAND,
         description="Compute utilisation against the bandwidth between two sites: data parallelism, local SGD and "
-        "DiLoCo, and Streaming DiLoCo.",
+        "DiLoCo, Streaming DiLoCo, and decoupled DiLoCo, also while sites die and return.",
     )
     add_scenario(parser, count=1)
     add = parser.add_argument
@@ -347,6 +375,7 @@ def _parser() -> CommandParser:
     add("--fragments", type=int, metavar="N", help="fragments of Streaming DiLoCo (default: one for 3 layers)")
     add("--overlap", type=int, default=1, metavar="STEPS", help="steps beside a fragment's sum (default %(default)s)")
     add("--bits", type=int, default=4, help=f"bits of a value where they are fewer than {_VALUE_BITS} (default 4)")
+    quorum.add_options(parser)
     add("--from", dest="least", metavar="RATE", default="0.1 Gbit/s", help="least bandwidth (default %(default)s)")
     add("--to", dest="most", metavar="RATE", default="1000 Gbit/s", help="highest bandwidth (default %(default)s)")
     add("--engine", choices=("model", "emulation"), default="model", help="(default model)")

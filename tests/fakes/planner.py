@@ -54,11 +54,12 @@ def _stripped(program: dict[str, Any]) -> dict[str, Any]:
 class Planner:
     """Sockets of ranks, made by `socket_of`; `told` has all that the ranks tell, with the rank.
 
-    `connects` answers whether a group is to connect at once. A rank that is in `silent` gets no plans.
+    `connects` answers whether a group is to connect at once, and `messages` whether the times of messages are wanted. A
+    rank that is in `silent` gets no plans.
     """
 
-    def __init__(self, folder: Path, *, seed: int = 0, connects: bool = True) -> None:
-        self._folder, self._seed, self._connects = folder, seed, connects
+    def __init__(self, folder: Path, *, seed: int = 0, connects: bool = True, messages: bool = False) -> None:
+        self._folder, self._seed, self._connects, self.wants_messages = folder, seed, connects, messages
         self.told: list[tuple[int, dict[str, Any]]] = []
         self.asked: list[tuple[int, dict[str, Any]]] = []
         self.silent = set[int]()
@@ -132,4 +133,5 @@ class Planner:
             is_known = of_rank in had
             had.add(of_rank)
         content = {**made["content"], "program": made["programs"][ranks.index(rank)]}
-        return {"plan": of_rank, "delay_ns": 0, "content": None if is_known else content}
+        wants = {"messages": True} if self.wants_messages else {}
+        return {"plan": of_rank, "delay_ns": 0, "content": None if is_known else content, **wants}

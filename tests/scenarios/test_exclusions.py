@@ -18,6 +18,7 @@ TE, ECMP, SPRAY = ({"fabric": {"routing": name}} for name in ("te", "ecmp", "spr
 TIMED: Part = {"conditions": {"every": "2 ms"}}
 COUNTED: Part = {"control": {"counted": True}}
 PROGRAM: Part = {"program": {"command": "true"}}
+SCRIPT: Part = {"program": {"command": "true", "backend": "longhaul"}}
 JOB: Part = {"ranks": [1, 5]}
 CLASSES: Part = {"class": [{"name": "gold", "priority": 1}], "job": [JOB | {"class": "gold"}]}
 CEILING: Part = {"class": [{"name": "gold", "priority": 1, "ceiling": 0.5}], "job": [JOB | {"class": "gold"}]}
@@ -180,7 +181,19 @@ PAIRS: list[tuple[Part, Part, str]] = [
         'fabric.routing: a program with fabric.routing "te" cannot be combined with control.delay',
     ),
     (PROGRAM | {"job": [JOB]}, WALL, "job: jobs beside a program cannot be combined with the wall clock"),
-    (ENDS, PROGRAM, "run.modes: mine, which knows measured ends, cannot be combined with a program"),
+    (PROBES, PROGRAM, "run.modes: mine, which knows probed, cannot be combined with a program"),
+    (
+        ENDS,
+        PROGRAM,
+        "run.modes: mine, which knows measured ends, cannot be combined with program.backend as the script",
+    ),
+    (
+        mode(reembed="every", knowledge="measured ends") | SCRIPT,
+        ECMP,
+        "run.modes: mine, which knows measured ends, cannot be combined with a fabric that spreads a program's",
+    ),
+    (ENDS | SCRIPT, TE, 'run.modes: mine, which knows measured ends, cannot be combined with fabric.routing "te"'),
+    (ENDS | SCRIPT, WALL, "run.modes: mine, which knows measured ends, cannot be combined with the wall clock"),
     (
         READS | TIMED | PROGRAM,
         FIFO,

@@ -15,7 +15,7 @@ from scenarios.program.rank.longhaul_gpu.accounting import Accounts
 from scenarios.program.rank.longhaul_gpu.streams import Deferred, Device
 from scenarios.spec import ScenarioError
 from scenarios.spec.gpu import GPU
-from scenarios.spec.load import Override, load_scenario, resolved
+from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.program import gpu_variables
 from scenarios.spec.scenario import from_json, to_json
 
@@ -318,3 +318,10 @@ def test_without_the_variable_nothing_is_imported_and_a_collective_waits_for_not
     environment |= {"PYTHONPATH": str(folder)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["0", "0", "False"]
+
+
+def test_a_sweep_compares_real_and_fake_tensors() -> None:
+    text = '[program]\ncommand = "true"\ngpu = "h100"\n[sweep]\n"program.tensors" = ["real", "fake"]\n'
+    configs = scenario_of(text).configurations()
+    assert [config.program.tensors for config in configs] == ["real", "fake"]
+    assert [config.label.rpartition(", ")[2] for config in configs] == ["tensors real", "tensors fake"]

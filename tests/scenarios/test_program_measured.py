@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.policies.busy_ports import LEAST_BYTES, BusyPorts
+from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, scenario_of
 from tests.fakes.runs import ended
@@ -186,6 +187,10 @@ def test_no_stretch_goes_on_across_a_missing_reading() -> None:
             {"conditions.every": None},
             "reads ports in each row of a program's conditions; allowed: only with conditions",
         ),
+        (
+            {"conditions.every": None, "program.backend": "longhaul", "control.delay": "1 ms"},
+            "and control.delay makes readings late; allowed: with conditions.every, or without control.delay",
+        ),
         ({"policy": "1 s"}, "and its second reading arrives after 1 s; allowed: before the next row"),
         ({"control.delay": "298 ms"}, "and its second reading arrives after 301 ms; allowed: before the next row"),
         ({"transport.queue": "fifo"}, "reads, which knows measured ports, cannot be combined with transport.queue"),
@@ -201,3 +206,77 @@ def test_readings_that_come_too_late_or_mean_nothing_are_refused(options: dict[s
     with pytest.raises(ScenarioError) as refusal:
         scenario_of(text, overrides)
     assert any(says in mistake for mistake in refusal.value.mistakes)
+
+
+COLLECTIVES = """
+import json, os, socket, time
+rank = int(os.environ["RANK"])
+run = socket.socket(socket.AF_UNIX)
+run.connect(os.environ["LONGHAUL_COLLECTIVES"])
+lines = run.makefile("rwb")
+def say(**message):
+    lines.write(json.dumps(message).encode() + b"\\n")
+    lines.flush()
+say(ask="group", group="all", made="a", ranks=[0, 1])
+lines.readline()
+if rank == 0:
+    with socket.create_server(("", 7000)) as server:
+        other = server.accept()[0]
+else:
+    other = socket.create_connection(("g0", 7000))
+for number in range(10):
+    asked = time.monotonic_ns()
+    say(ask="plan", group="all", number=number, kind="broadcast", bytes=20_000_000, unit=4, root=0)
+    assert "plan" in json.loads(lines.readline())
+    begun = time.monotonic_ns()
+    if rank == 0:
+        other.sendall(bytes(20_000_000))
+        other.recv(1)
+    else:
+        left = 20_000_000
+        while left:
+            left -= len(other.recv(min(left, 1 << 20)))
+        other.sendall(b"x")
+    say(tell="ended", group="all", number=number, asked_ns=asked, begun_ns=begun, ended_ns=time.monotonic_ns())
+"""
+CONSTANT = """
+[fabric]
+gpus = [1, 1]
+[conditions]
+intra_rate = "100 Gbit/s"
+wan_rate = "1-10 Gbit/s"
+[run]
+modes = ["reads"]
+seed = 9
+[[policy]]
+name = "reads"
+reroute = "every 1"
+knowledge = "measured ports"
+measure_every = "1 ms"
+[program]
+backend = "longhaul"
+command = "true"
+"""
+
+
+def test_a_script_is_planned_by_what_ports_have_shown_until_then_also_if_conditions_never_change(
+    tmp_path: Path,
+) -> None:
+    """All WAN links have the same mean, and the drawn rates of this seed are all below it. So one is tried after the
+    other, and then the best one stays. The true rates are those that are drawn for the run."""
+    (tmp_path / "reads.toml").write_text(CONSTANT)
+    (tmp_path / "mine.py").write_text(COLLECTIVES)
+    ended("reads.toml", "--out", "run", "--exec", f"{sys.executable} mine.py", cwd=tmp_path)
+    (config,) = scenario_of(CONSTANT).configurations()
+    conditions = conditions_of(config)
+    true_bps = dict(zip([link.name for link in conditions.shared.all], conditions.shared_bps(0, 1)[0], strict=True))
+    with (tmp_path / "run" / "measured.csv").open() as file:
+        seen = {row["link"]: float(row["rate_bps"]) for row in csv.DictReader(file)}
+    with (tmp_path / "run" / "collectives.csv").open() as file:
+        taken = [row["paths"].split(":")[1] for row in csv.DictReader(file)]
+    assert len(taken) == 10
+    for link, rate_bps in seen.items():
+        assert 0.985 * true_bps[link] <= rate_bps <= true_bps[link]
+    assert len({*taken[:4]}) == len(seen) == 4
+    best = max(taken[:4], key=true_bps.__getitem__)
+    assert taken[4:] == [best] * 6

@@ -207,6 +207,30 @@ def test_random_plans_give_every_rank_its_words(group, count, connects):
         assert one["asked_ns"] <= one["begun_ns"] <= one["sent_ns"] <= one["ended_ns"]
 
 
+def test_ranks_tell_the_times_of_their_messages_if_the_run_wants_them(group):
+    """What is sent and what arrives are the messages of the plan, and no message arrives before it is sent."""
+    ranks, draw, numbers = group(4, seed=5, messages=True), random.Random(5), np.random.default_rng(5)
+    for _ in range(10):
+        run_case(ranks, draw, numbers)
+    deadline = time.monotonic() + 10
+    while len(group.planner.told) < 40 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    told, sent, arrived = group.planner.told, {}, {}
+    assert len(told) == 40
+    for _, one in told:
+        for task, at_ns, size in one["sent"]:
+            assert 0 <= at_ns <= one["sent_ns"] - one["begun_ns"] and size >= 0
+            sent[one["number"], task] = one["begun_ns"] + at_ns
+        for task, at_ns in one["arrived"]:
+            assert 0 <= at_ns <= one["ended_ns"] - one["begun_ns"]
+            arrived[one["number"], task] = one["begun_ns"] + at_ns
+    assert sent.keys() == arrived.keys()
+    assert all(sent[key] < arrived[key] for key in sent)
+    for number in range(10):
+        tasks = sorted(task for of, task in sent if of == number)
+        assert tasks == [*range(len(tasks))]
+
+
 def test_messages_larger_than_the_kernels_buffers_do_not_stop_a_group(group):
     ranks = group(3)
     words = 12_000_000  # 48 MB

@@ -6,6 +6,7 @@ import selectors
 import socket
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import pairwise, permutations
 from pathlib import Path
 
@@ -16,9 +17,14 @@ from hypothesis import strategies as st
 
 from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import ALGORITHMS, ROOTED, contents
-from scenarios.engines.prediction import plan_of
+from scenarios.engines.prediction import FluidWorld, plan_of
+from scenarios.policies.beliefs import Noted
+from scenarios.policies.conditions import conditions_of
+from scenarios.policies.play import play
+from scenarios.policies.policy import when
 from scenarios.program.collective_server import CollectiveServer
 from scenarios.program.collectives import CollectiveRefusedError, Group, Request, Surroundings, content_of
+from scenarios.program.message_times import RankMessages
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.load import scenario_of
 from tests.fakes.runs import ended
@@ -198,6 +204,186 @@ def test_what_cannot_be_had_is_refused_with_a_sentence():
         part_of(FABRIC, [0, 4, 1])
 
 
+# --- the rule gain ----------------------------------------------------------------------------------------------------
+
+
+def changing(gpus, rule, *, fabric, horizon=3, install_s=0.0, delay_s=1e-3, slow, channels=1):
+    """Return a group, and what slows it: rates that its last argument maps to those of now."""
+    rates_bps, delays_s = drawn(fabric, 4)[0], np.full(len(fabric.links), delay_s)
+    now = {"bps": rates_bps}
+    around = {**vars(surroundings(fabric, rates_bps, delays_s)), "install_s": install_s}
+    around |= {"believed_bps": lambda: now["bps"], "true_bps": lambda: now["bps"]}
+    mode = replace(MODES["base"], name="mine", reroute=when("never"), reembed=when("never"), horizon=horizon)
+    spec = CollectiveSpec(pieces=1, reembed_every=2, channels=channels)
+    ours = Group(fabric, Surroundings(**around), mode=replace(mode, **rule), spec=spec, gpus=gpus)
+    return ours, lambda: now.update(bps=slow(rates_bps))
+
+
+def second(rule, request, *, gpus=range(8), **options):
+    """Return the plan of a group's second collective, before which links become slow."""
+    ours, slow_down = changing(gpus, rule, **options)
+    ours.plan(request)
+    slow_down()
+    return ours.plan(request)
+
+
+@pytest.mark.parametrize("share", [0.99, 1.01])
+def test_gain_chooses_paths_if_it_saves_more_than_the_wait_for_them(share):
+    """The times with and without new paths are those of policies that choose anyway and never."""
+    request = Request("allreduce", 8_000_000, 4, 0)
+
+    def slow(rates_bps):
+        wan = [link.index for link in FABRIC.links if link.kind == "wan"]
+        return np.where(np.isin(np.arange(rates_bps.size), wan[::2]), rates_bps / 50, rates_bps)
+
+    def of(rule, **more):
+        return second({"reroute": when(rule)}, request, fabric=FABRIC, slow=slow, **more)
+
+    kept_s, best_s = of("never").predicted_s, of("every 1").predicted_s
+    assert kept_s > 2 * best_s
+    install_s = share * 3 * (kept_s - best_s)
+    found = of("gain 0", install_s=install_s)
+    assert found.rerouted == (share < 1)
+    assert found.predicted_s == (best_s if share < 1 else kept_s)
+
+
+@pytest.mark.parametrize(("gpus", "channels", "waits"), [(8, 1, False), (8, 2, True), (20, 1, True)])
+def test_gain_chooses_a_ring_if_it_saves_more_than_a_handshake_where_connections_are_made(gpus, channels, waits):
+    """All links take 1 ms, and so a handshake with another site 2 x 3 ms."""
+    fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2 + 1, gpus // 2)))
+    request, members = Request("allreduce", 10_000 * gpus, 4, 0), range(1, gpus + 1)
+
+    def slow(rates_bps):
+        return np.where(np.arange(rates_bps.size) == fabric.intra_index[1, 2], rates_bps / 20, rates_bps)
+
+    def of(rule, horizon):
+        rules = {"reembed": when(rule)}
+        return second(rules, request, gpus=members, fabric=fabric, horizon=horizon, slow=slow, channels=channels)
+
+    saves_s = of("never", 1).predicted_s - of("every 1", 1).predicted_s
+    least = int(np.ceil(6e-3 / saves_s))
+    assert least > 2
+    assert of("gain 0", least).reembedded
+    assert of("gain 0", least - 1).reembedded == (not waits)
+
+
+# --- measured ends ----------------------------------------------------------------------------------------------------
+
+ENDS = """
+[fabric]
+grain = "{grain}"
+gpus = [3, 3]
+[collective]
+kind = "{kind}"
+size = "24 MB"
+count = 12
+[conditions]
+sampler = "markov"
+mean_stay = 2
+wan_rate = "1-10 Gbit/s"
+[run]
+modes = ["ends"]
+[[policy]]
+name = "ends"
+reroute = "every 1"
+reembed = "every 2"
+knowledge = "measured ends"
+"""
+
+
+def told_by(ranks, schedule, placement, slot_bytes, outcome):
+    """Return what ranks tell of the messages of an outcome of the testbed's collectives."""
+    begins, ends = schedule.ends
+    told = [RankMessages({}, {}) for _ in range(ranks)]
+    for task, transfer in enumerate(schedule.transfers):
+        sent_ns, arrived_ns = (times[task] * 1e9 for times in (outcome.sent_s, outcome.arrived_s))  # not rounded
+        told[placement[begins[transfer.flow]]].sent[task] = sent_ns, transfer.amount * slot_bytes
+        told[placement[ends[transfer.flow]]].arrived[task] = arrived_ns
+    return told
+
+
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "alltoall"])
+def test_a_script_learns_from_its_messages_as_the_testbed_from_its_own(kind, grain):
+    """The oracle are the choices of the same policy for the testbed's collectives, under changing conditions in the
+    model. The script's messages take the times that they take there."""
+    (config,) = scenario_of(ENDS.format(kind=kind, grain=grain)).configurations()
+    conditions = conditions_of(config)
+    world, noted, number = FluidWorld(config, "ends", conditions), Noted(conditions.drawn), 0
+    believed = conditions.noting(noted)
+    now = Surroundings(
+        believed_bps=lambda: believed.known_bps(0, ()),
+        true_bps=lambda: conditions.shared_bps(number, 1)[0],
+        dead=lambda: NO_CABLES,
+        mean_bps=conditions.drawn.mean_bps,
+        delays_s=conditions.delays_s,
+        learn=noted.note,
+        shared_delays_s=conditions.shared_delays_s,
+    )
+    spec = CollectiveSpec(pieces=1)
+    ours = Group(conditions.fabric, now, mode=config.mode("ends"), spec=spec, gpus=range(6))
+    chosen = set()
+    for outcome in play(world, world.player, range(12)):
+        number = outcome.number
+        planned = ours.plan(Request(kind, 24_000_000, 4, 0))
+        schedule, placement = planned.workload.schedule, planned.placement
+        assert placement == tuple(outcome.placement.tolist())
+        begins, ends = schedule.ends
+        of_flow = zip(begins, ends, outcome.path.tolist(), strict=True)
+        assert planned.crossings == {(placement[a], placement[b]): path for a, b, path in of_flow if path >= 0}
+        chosen.add((placement, *planned.crossings.items()))
+        ours.observed(planned, told_by(6, schedule, placement, planned.workload.slot_bytes, outcome))
+    # In the physical grain a GPU's own port, on all of its paths, is believed to be as slow as the slowest link.
+    assert len(chosen) > 3 or (grain, kind) in {("physical", "allreduce"), ("physical", "allgather")}
+
+
+def learning(seen, dead=lambda: NO_CABLES, mode="wan"):
+    """Return a group over the GPUs 0, 1, 4 and 5 that appends what it learns to `seen`."""
+    rates_bps, delays_s = drawn(FABRIC, 1)
+    now = {**vars(surroundings(FABRIC, rates_bps, delays_s)), "dead": dead}
+    now = Surroundings(**{**now, "learn": seen.append, "shared_delays_s": delays_s})
+    return Group(FABRIC, now, mode=MODES[mode], spec=CollectiveSpec(pieces=1), gpus=(0, 1, 4, 5))
+
+
+def at_rate(planned, rate_bps, only=None):
+    """Return what ranks tell of messages that were each alone on links of this rate, a second apart, or of some."""
+    begins, ends = planned.workload.schedule.ends
+    told = [RankMessages({}, {}) for _ in planned.placement]
+    _, delays_s = drawn(FABRIC, 1)
+    for task, transfer in enumerate(planned.workload.schedule.transfers):
+        if only is not None and task not in only:
+            continue
+        src, dst = planned.placement[begins[transfer.flow]], planned.placement[ends[transfer.flow]]
+        size, pair = transfer.amount * planned.workload.slot_bytes, tuple([0, 1, 4, 5][rank] for rank in (src, dst))
+        hops = FABRIC.edge_links(*pair, planned.crossings.get(pair, -1))
+        told[src].sent[task] = task * 10**9, size
+        told[dst].arrived[task] = round(task * 1e9 + 8e9 * size / rate_bps + 1e9 * sum(delays_s[[*hops]]))
+    return told
+
+
+def test_messages_of_less_than_a_packet_show_nothing_and_larger_ones_their_rate():
+    for size, shows in ((4, False), (4 * 9_008, False), (4 * 100_000, True)):
+        seen = []
+        ours = learning(seen)
+        planned = ours.plan(Request("allreduce", size, 1, 0))
+        ours.observed(planned, at_rate(planned, 2e9))
+        (rates_bps,) = seen
+        known = rates_bps[~np.isnan(rates_bps)]
+        assert (known.size > 0) == shows
+        assert known == pytest.approx(np.full(known.size, 2e9), rel=1e-4)
+
+
+def test_nothing_is_learnt_once_a_cable_has_failed_and_a_message_that_nobody_tells_is_named():
+    seen, dead = [], {"cables": NO_CABLES}
+    ours = learning(seen, dead=lambda: dead["cables"])
+    planned = ours.plan(Request("allreduce", 4_000_000, 4, 0))
+    with pytest.raises(CollectiveRefusedError, match="1 messages were sent and 1 have arrived; allowed: 24 each"):
+        ours.observed(planned, at_rate(planned, 2e9, only=[3]))
+    dead["cables"] = frozenset({("s0b0", "s1b0")})
+    ours.observed(planned, at_rate(planned, 2e9))
+    assert seen == []
+
+
 # --- the socket -------------------------------------------------------------------------------------------------------
 
 
@@ -216,7 +402,7 @@ class Paths:
 class Served:
     """A server for ranks 0 to n - 1 on GPUs 0, 4, 1, ..., and a client of each."""
 
-    def __init__(self, folder, ranks, mode):
+    def __init__(self, folder, ranks, mode, new_group=None):
         self.selector, self.paths, self.ended, self.folder = selectors.SelectSelector(), Paths(), [], folder
         gpus = [0, 4, 1, 5, 2][:ranks]
         listeners, self.clients = {}, []
@@ -228,7 +414,7 @@ class Served:
             listeners,
             self.selector,
             paths=self.paths,
-            new_group=lambda ranks: group([gpus[rank] for rank in ranks], mode=mode),
+            new_group=new_group or (lambda ranks: group([gpus[rank] for rank in ranks], mode=mode)),
             record=self.ended.append,
         )
         for rank in range(ranks):
@@ -258,8 +444,8 @@ class Served:
 def served(tmp_path: Path):
     made = []
 
-    def make(ranks=2, mode="base"):
-        made.append(Served(tmp_path, ranks, mode))
+    def make(ranks=2, mode="base", new_group=None):
+        made.append(Served(tmp_path, ranks, mode, new_group))
         return made[-1]
 
     yield make
@@ -289,6 +475,45 @@ def test_a_plan_is_sent_to_a_rank_once_and_the_end_on_all_ranks_is_recorded(serv
     assert (ended["kind"], ended["size_bytes"], ended["ranks"]) == ("allreduce", 4096, (0, 1))
     assert run.paths.asked == []  # base leaves paths alone
     assert run.server.unfinished() == 1
+
+
+def end_with_messages(run, number, planned):
+    """Have all four ranks tell the end of a collective and of its messages."""
+    for rank, told in enumerate(at_rate(planned, 2e9)):
+        sent = [[task, at_ns, size] for task, (at_ns, size) in told.sent.items()]
+        arrived = [[task, at_ns] for task, at_ns in told.arrived.items()]
+        times = {"asked_ns": 1, "begun_ns": 5, "ended_ns": 30, "sent": sent, "arrived": arrived}
+        assert run.say(rank, tell="ended", group="w", number=number, **times) == []
+
+
+def test_ranks_are_asked_for_the_times_of_messages_unless_another_collective_has_moved_them(served):
+    seen, groups = [], []
+
+    def new_group(ranks):
+        groups.append(learning(seen))
+        return groups[-1]
+
+    run = served(ranks=4, new_group=new_group)
+    asked = {**ASK, "bytes": 4_000_000}
+    for rank in range(4):
+        for name in ("w", "v"):
+            run.say(rank, ask="group", group=name, made="a", ranks=[0, 1, 2, 3])
+        assert run.say(rank, **asked) == []
+    run.paths.futures[0].set_result(1)
+    assert [answer["messages"] for rank in range(4) for answer in run.answers(rank)] == [True] * 4
+    planned = learning([]).plan(Request("allreduce", 4_000_000, 4, 0))
+    end_with_messages(run, 0, planned)
+    assert len(seen) == 1 and not np.isnan(seen[0]).all()
+
+    # While collective 1 is under way, one of the other group has its pairs' paths changed.
+    for rank in range(4):
+        run.say(rank, **{**asked, "number": 1})
+    other = groups[1].now.believed_bps()
+    other[[link for path in planned.crossings.values() for link in FABRIC.paths[path].links]] /= 100
+    run.say(0, **{**asked, "group": "v"})
+    assert run.paths.asked[-1] != run.paths.asked[-2]
+    end_with_messages(run, 1, planned)
+    assert len(run.ended) == 2 and len(seen) == 1
 
 
 def test_a_second_process_of_a_rank_gets_the_content_of_plans_again(served):
@@ -456,6 +681,28 @@ def test_ranks_wait_for_new_paths_as_long_as_the_controllers_messages_take(tmp_p
         assert (int(row["openflow_messages"]) > 0) == is_new
         # Each stage of messages goes to a switch and is confirmed: a round trip of 6 ms.
         assert 6 <= wait_ms < 40 if is_new else wait_ms < 0.001
+
+
+@pytest.mark.parametrize("counted", ["true", "false"])
+def test_a_run_takes_longer_by_what_its_changes_of_paths_take(tmp_path: Path, counted: str) -> None:
+    """Each rank pauses for 20 ms after each plan. The oracle is the same run with a controller beside the switches."""
+    paced = ASKS.replace("begin + number * 20_000_000 - time.monotonic_ns()", "20_000_000")
+    assert paced != ASKS
+    (tmp_path / "asks.py").write_text(paced)
+    sets = (f"control.counted={counted}", "fabric.gpus=4", 'conditions.every="20 ms"')
+
+    def run(name: str, *more: str) -> tuple[float, int]:
+        options = [word for one in (*sets, *more) for word in ("--set", one)]
+        command = (*options, "--out", name, "--exec", f"{sys.executable} asks.py")
+        ended("paper", "--modes", "wan", *command, cwd=tmp_path)
+        with (tmp_path / name / "collectives.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        return float(rows[-1]["ended_s"]), sum(int(row["openflow_messages"]) > 0 for row in rows)
+
+    at_once_s, _ = run("beside")
+    later_s, changes = run("far", 'control.delay="3 ms"')
+    assert 3 <= changes < 12
+    assert later_s - at_once_s == pytest.approx(changes * 6e-3, abs=2e-4)
 
 
 # --- what was found by attacking it -----------------------------------------------------------------------------------

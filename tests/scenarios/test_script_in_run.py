@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from scenarios.spec.load import scenario_of
 from tests.conftest import PROJECT, own_python
 from tests.fakes.runs import answer, ended, rows
 from tests.scenarios.test_torch import TORCH
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 pytestmark = pytest.mark.torch
 
@@ -42,6 +44,9 @@ dist.destroy_process_group()
 """
 
 KINDS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast")
+
+
+PATHS = [path.name for path in build_fabric(FabricSpec(gpus_per_site=(2, 2))).paths]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,67 @@ def test_collectives_of_a_script_take_what_the_testbeds_own_take(
             print(f"\n{mode} {row['kind']}: {script_s * 1e3:.6f}, the testbed's own {measured_s * 1e3:.6f} ms", end="")
         assert script_s == pytest.approx(measured_s, rel=0.005)
         assert script_s == pytest.approx(predicted_s, rel=0.005)
+
+
+ENDS = """
+[fabric]
+gpus = 4
+[collective]
+kind = "allreduce"
+size = "8 MB"
+pieces = 1
+count = 8
+emulated = 8
+[conditions]
+sampler = "markov"
+every = "200 ms"
+interval = "200 ms"
+[run]
+modes = ["ends"]
+[[policy]]
+name = "ends"
+reroute = "every 1"
+reembed = "every 2"
+knowledge = "measured ends"
+"""
+ALLREDUCES = """
+import time
+begin = time.monotonic_ns()
+import ctypes, torch, torch.distributed as dist
+ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: sleeps end at once
+dist.init_process_group("gloo")
+size, rank = dist.get_world_size(), dist.get_rank()
+dist.broadcast(begun := torch.tensor([begin]), 0)  # so that all ranks begin at one instant
+for number in range(8):
+    time.sleep((begun.item() + number * 200_000_000 + 100_000_000 - time.monotonic_ns()) / 1e9)
+    dist.all_reduce(torch.full((2_000_000,), float(rank)))
+dist.destroy_process_group()
+"""
+
+
+def test_a_script_with_measured_ends_gets_what_the_testbeds_own_collectives_get(tmp_path: Path, python: Path) -> None:
+    """Under conditions that change before each collective, both choose by what their messages have shown."""
+    (tmp_path / "script.py").write_text(ALLREDUCES)
+    (tmp_path / "ends.toml").write_text(ENDS)
+    sets = ("program.backend=longhaul", 'program.memory="6 GB"', 'program.preload=["torch"]')
+    options = [word for one in sets for word in ("--set", one)]
+    ended("ends.toml", *options, "--out", "run", "--exec", f"{python} script.py", cwd=tmp_path)
+    answer(tmp_path / "own", "ends.toml", "--engine", "emulation")
+    ours = [row for row in collectives(tmp_path / "run") if row["kind"] == "allreduce"]
+    own = rows(tmp_path / "own").query("engine == 'emulation'")
+    assert len(ours) == len(own) == 8
+    (config,), paths = scenario_of(ENDS).configurations(), set()
+    for script, (_, testbed) in zip(ours, own.iterrows(), strict=True):
+        ring = [f"g{gpu}" for gpu in testbed.ring]
+        assert script["placement"] == " ".join(ring)
+        of_flow = zip(*config.workload.schedule.ends, testbed.paths, strict=True)
+        taken = {f"{ring[src]}>{ring[dst]}": path for src, dst, path in of_flow if path >= 0}
+        names = dict(one.split(":") for one in script["paths"].split())
+        assert names == {pair: PATHS[path] for pair, path in taken.items()}
+        paths.add(script["paths"])
+        assert float(script["completion_s"]) == pytest.approx(testbed.completion_s, rel=5e-4)
+    assert len(paths) > 3  # it has learnt
+    assert (tmp_path / "run" / "measured.csv").read_text().count("\n") > 40
 
 
 def test_a_training_script_is_the_same_to_the_ns_in_every_run_and_faster_where_it_is_re_routed(

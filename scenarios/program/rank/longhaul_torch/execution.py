@@ -121,6 +121,8 @@ class Execution:
         self._collective, self._slots, self._add = collective, slots, add
         self._connections, self._wake = connections, wake
         self.sent_ns = time.monotonic_ns()
+        # By task: when each message was handed over and its bytes, and when each one had arrived.
+        self.sent, self.arrived = dict[int, tuple[int, int]](), dict[int, int]()
         self._outgoing: list[Outgoing] = [
             connections.outgoing(wire.COLLECTIVES, rank, channel) for rank, channel, _ in plan.sends
         ]
@@ -173,6 +175,7 @@ class Execution:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def _start_ready(self, epoll: select.epoll, pushing: set[int], indices: Sequence[int]) -> None:
+        now_ns = time.monotonic_ns()
         for index in indices:
             sends, out = self._sends[index], self._outgoing[index]
             is_any = False
@@ -182,6 +185,7 @@ class Execution:
                 size = sum(map(len, views))
                 label = wire.label(collective=self._collective, task=message.task, size_bytes=size)
                 out.queue(views, label, self._handed_over)
+                self.sent[message.task] = now_ns, size
                 is_any = True
             if is_any and index not in pushing:
                 pushing.add(index)
@@ -236,6 +240,7 @@ class Execution:
                 self._add_to(slot, target)
             self._slots.fill(slot)
         receives.popleft()
+        self.arrived[message.task] = time.monotonic_ns()
         self._arrivals[index] = None
         self._done.add(message.task)
         # What has come of the next message is read at once: Linux acknowledges unread bytes after up to 40 ms only, and

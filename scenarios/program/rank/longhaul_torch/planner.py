@@ -90,6 +90,7 @@ class Planner:
 
     def __init__(self, path: str, name: str, wake: Wake) -> None:
         self._name, self._wake, self._received = name, wake, bytearray()
+        self.wants_messages = False  # whether the run wants to know the times of the messages of the last plan
         self._plans = dict[object, Plan]()  # by id: the run sends the content of each once, until it has it forgotten
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -114,7 +115,7 @@ class Planner:
         """Return the plan of a collective once this rank may begin it; raises GroupError and TimedOut."""
         asked = {"ask": "plan", "group": self._name, "number": number, "kind": kind, "bytes": size_bytes}
         answer = self._answer({**asked, "unit": unit_bytes, "root": root}, timeout_s)
-        key = answer["plan"]
+        key, self.wants_messages = answer["plan"], bool(answer.get("messages"))
         if answer.get("content") is not None:
             self._plans[key] = Plan.from_json(answer["content"])
         elif key not in self._plans:
@@ -126,13 +127,31 @@ class Planner:
         return plan
 
     def ended(
-        self, *, number: int, kind: str, size_bytes: int, asked_ns: int, begun_ns: int, sent_ns: int, ended_ns: int
+        self,
+        *,
+        number: int,
+        kind: str,
+        size_bytes: int,
+        asked_ns: int,
+        begun_ns: int,
+        sent_ns: int,
+        ended_ns: int,
+        sent: Mapping[int, tuple[int, int]],
+        arrived: Mapping[int, int],
     ) -> None:
         """Tell the end of a collective: the times, of CLOCK_MONOTONIC, at which the script issued it, its plan was
-        there, its last message was handed to the kernel, and it ended."""
+        there, its last message was handed to the kernel, and it ended.
+
+        If the run wants to know them, tell also when each message was handed over, with its bytes, and when each one
+        had arrived, both by task.
+        """
         told = {"tell": "ended", "group": self._name, "number": number, "kind": kind, "bytes": size_bytes}
         times = {"asked_ns": asked_ns, "begun_ns": begun_ns, "sent_ns": sent_ns, "ended_ns": ended_ns}
-        self._send({**told, **times})
+        messages: dict[str, object] = {}
+        if self.wants_messages:
+            messages["sent"] = [[task, at_ns - begun_ns, size] for task, (at_ns, size) in sent.items()]
+            messages["arrived"] = [[task, at_ns - begun_ns] for task, at_ns in arrived.items()]
+        self._send({**told, **times, **messages})
 
     def failed(self, *, number: int, kind: str, why: str) -> None:
         """Tell that a collective failed, and why."""

@@ -171,4 +171,6 @@ class Worker:
                 begun_ns=begun_ns,
                 sent_ns=execution.sent_ns,
                 ended_ns=ended_ns,
+                sent=execution.sent,
+                arrived=execution.arrived,
             )
