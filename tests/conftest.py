@@ -37,7 +37,7 @@ settings.load_profile("any machine")
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Take the folder of other people's material (tests/references)."""
-    parser.addoption("--references", metavar="DIR", help="the folder with other people's tests and data (-m references)")
+    parser.addoption("--references", metavar="DIR", help="the folder of other people's tests (-m references)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,9 +10,9 @@ NAMES_SHOWN = 12  # of the cases with one reason
 
 HEAD = """# References: other people's tests
 
-`.venv/bin/python -m pytest -m references` runs suites that others have written, and writes this page; a run of some
-suites replaces their sections. What a package index has is installed in a folder of the test's own. Everything else is
-read from the folder that `--references DIR` names; a suite that it lacks is skipped, and the test says what to put there.
+`.venv/bin/python -m pytest -m references --references DIR` runs suites that others have written, and writes this page.
+A run of some suites replaces their sections. What a package index has is installed in a folder of the test's own.
+The rest is read from DIR; a suite that it lacks is skipped, and the test says what to put there.
 """
 
 
@@ -59,7 +59,7 @@ def section(suite: Suite, outcomes: Mapping[str, Outcome]) -> str:
 
 
 def with_section(page: str, new: str) -> str:
-    """Return a page in which a section stands in the place of the one with the same heading; by name, after the head."""
+    """Return a page with a section in the place of the one with the same heading; sections stand by name."""
     sections = {_heading(one): one.rstrip("\n") for one in (*_sections(page), new)}
     return "\n\n".join([HEAD.rstrip("\n"), *(sections[name] for name in sorted(sections, key=str.lower))]) + "\n"
 
