@@ -86,11 +86,15 @@ def failing(options: argparse.Namespace, scenario: "Scenario") -> list[Failing]:
     found = []
     for quorum in dict.fromkeys((options.sites, quorum_of(options))):
         expected = availability_goodput(options.sites, quorum, between_s / (between_s + outage_s))
-        # The training takes longer by what it stands for.
-        outages = drawn_outages(
-            options.sites, 20 * until_s, between_s=between_s, outage_s=outage_s, seed=scenario.run.seed
-        )
-        of = trained(replace(spec, quorum=quorum), max(1, round(until_s / due_s)), outages)
+        horizon_s, own = 2 * until_s, replace(spec, quorum=quorum)
+        while True:  # the training takes longer by what it stands for, and no outage may be missing
+            outages = drawn_outages(
+                options.sites, horizon_s, between_s=between_s, outage_s=outage_s, seed=scenario.run.seed
+            )
+            of = trained(own, max(1, round(expected * until_s / due_s)), outages)
+            if max(of.time_s) <= horizon_s:
+                break
+            horizon_s *= 4
         lost = sum(lost_s / time_s for lost_s, time_s in zip(of.lost_s, of.time_s, strict=True)) / options.sites
         found.append(Failing(quorum=quorum, goodput=of.goodput, binomial=expected, lost=lost))
     return found
