@@ -150,6 +150,49 @@ def test_unknown_operations_are_told_and_in_the_accounts(charges: Any) -> None:
     assert accounts["measured_s"] == pytest.approx(70e-6) and accounts["host_waited_s"] > 0.01
 
 
+SIDE_STREAM = """
+import torch
+from longhaul_gpu.streams import DEVICE
+DEVICE.now_ns, DEVICE.sleep = lambda: 1_000_000_000, lambda seconds: None
+class Collective:
+    waits = 0
+    def ended(self):
+        Collective.waits += 1
+        reduced.fill_(3.0)
+        return DEVICE.now_ns() + 1_000_000, ()
+    def is_completed(self):
+        return False
+began = torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
+reduced, grad = torch.zeros(1000), torch.ones(1000, dtype=torch.bfloat16)
+side, done = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True)
+with torch.cuda.stream(side), torch.no_grad():
+    DEVICE.defer(Collective())
+    cast = reduced.to(torch.bfloat16)
+    grad += cast
+    torch._foreach_mul_([grad], 2.0)
+    done.record()
+    assert not done.query() and not side.query()
+assert Collective.waits == 0
+torch.cuda.current_stream().wait_event(done)
+assert Collective.waits == 1 and cast.eq(3).all() and grad.eq(8).all()
+assert 1.012 <= began.elapsed_time(done) < 1.013, began.elapsed_time(done)  # with three launches
+with torch.cuda.stream(side):
+    DEVICE.defer(Collective())
+    assert (reduced * 2).eq(6).all() and Collective.waits == 2  # a new tensor, whose values are needed at once
+    DEVICE.defer(Collective())
+    assert reduced.sum().item() == 3000 and Collective.waits == 3
+"""
+
+
+def test_what_a_side_stream_computes_of_a_collective_is_done_when_that_has_ended(python: Path) -> None:
+    """A copy to another dtype, an addition in place and a foreach kernel, as FSDP2 has them after its ReduceScatter."""
+    variables = {"LONGHAUL_GPU_MODEL": "h100"}
+    ran = subprocess.run(
+        [python, "-c", SIDE_STREAM], env=environment(**variables), capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
 def trained(python: Path, folder: Path, kind: str, **variables: str) -> tuple[list[float], list[str]]:
     """Return the losses and the other lines of two ranks that train natively."""
     with socket.create_server(("127.0.0.1", 0)) as server:
