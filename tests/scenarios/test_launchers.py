@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scenarios.spec.program import TOOLS
 from tests.conftest import PROJECT
 from tests.fakes.runs import ended
 
@@ -173,6 +174,32 @@ def test_srun_runs_tasks_on_the_hosts_with_the_variables_of_slurm(tmp_path: Path
         'longhaul-as: "pbs" is not a launcher; allowed: slurm, openmpi, mpich, pmix',
         "longhaul-as: no-such-command: No such file or directory",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-w", "g[a-b]", "true"], 'srun: "g[a-b]" is not a list of hosts; allowed: such as g0,g2 or g[0-2,5]'),
+        (["-w", "g1,g9", "true"], 'srun: --nodelist: there is no host "g9"; allowed: g[0-3]'),
+        (["-N", "5", "true"], "srun: --nodes: 5 hosts are more than the 4 that there are"),
+        (["-n", "none", "true"], 'srun: --ntasks: "none" is not a number from 1 up'),
+        (["-n", "2"], "srun: got no command; allowed: srun [OPTIONS] COMMAND"),
+    ],
+)
+def test_srun_says_what_is_wrong_in_a_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
+    (tmp_path / "hosts").write_text("g0\ng1\ng2\ng3\n")
+    variables = {"LONGHAUL_HOSTFILE": str(tmp_path / "hosts"), "LONGHAUL_GPU": "g0", "MASTER_ADDR": "10.0.0.1"}
+    ran = subprocess.run(
+        [TOOLS / "srun", *words], env=variables | {"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"{sentence}\n")
+
+
+def test_srun_outside_of_a_rank_says_so() -> None:
+    ran = subprocess.run(
+        [TOOLS / "srun", "true"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2 and "the variable LONGHAUL_HOSTFILE is not set" in ran.stderr
 
 
 @pytest.mark.slow

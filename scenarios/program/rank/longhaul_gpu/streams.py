@@ -145,6 +145,7 @@ class Deferred:
     def __init__(self, device: Device, run: Callable[[], object]) -> None:
         self._device, self._stream = device, device.current
         self._run: Callable[[], object] | None = run
+        self._lock = threading.Lock()  # the script's thread and that of a group may both wait for it
         self._own = Timeline(self._stream.number)  # the stream as it is now: it may follow more by then
         self._own.follow(self._stream.end_ns, self._stream.after, self._stream.due)
         self._own.issued_ns = device.now_ns()
@@ -152,16 +153,17 @@ class Deferred:
 
     def ended(self) -> tuple[int, tuple[int, ...]]:
         """Do the operation, if it is not done; return its end and its id."""
-        if self._run is not None:
-            run, self._run = self._run, None
-            self._own.settle()
-            before, self._device.current = self._device.current, self._own
-            try:
-                run()
-            finally:
-                self._device.current = before
-            self._stream.busy_ns += self._own.busy_ns
-        return self._own.end_ns, self._own.after
+        with self._lock:
+            if self._run is not None:
+                run, self._run = self._run, None
+                self._own.settle()
+                before, self._device.current = self._device.current, self._own
+                try:
+                    run()
+                finally:
+                    self._device.current = before
+                self._stream.busy_ns += self._own.busy_ns
+            return self._own.end_ns, self._own.after
 
     def is_completed(self) -> bool:
         """Return whether all has ended that was due before."""
