@@ -42,6 +42,7 @@ from scenarios.engines.preflight import at_a_time, check_capacity, check_vm
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.spec import ScenarioError
+from scenarios.spec.changed_files import forget_changed
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.notes import notes_on
 from scenarios.spec.scenario import Scenario
@@ -123,6 +124,7 @@ def run(
     """
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
+    forget_changed()
     parts = [engine_for(scenario, name, jobs=jobs) for name in ENGINES[engine]]
     for note in notes_on(scenario.configurations(), emulates="emulation" in ENGINES[engine]):
         if note not in scenario.notes:  # which `scenario` has told

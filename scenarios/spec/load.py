@@ -15,6 +15,7 @@ import tomli_w
 from hosts.collectives.kinds import TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
+from scenarios.spec.changed_files import forget_changed, remember_files
 from scenarios.spec.consistency import inconsistencies
 from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, SWEPT
 from scenarios.spec.roles import of_tables
@@ -155,7 +156,9 @@ def scenario_of(
         others = inconsistencies(draft.scenario, draft.unread, at_prompt=at_prompt)
         return replace(draft, mistakes=(*draft.mistakes, *others))
 
+    forget_changed()
     draft = checked(overrides)
+    remember_files(draft.scenario)
     if draft.mistakes:
         locations = _blamed_locations(draft, overrides, checked)
         lines = (f"{where}: {one_line(mistake.text)}" for where, mistake in zip(locations, draft.mistakes, strict=True))

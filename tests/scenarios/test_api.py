@@ -1,5 +1,6 @@
 """The Python API: `run` returns the rows that the command stores, and `compare` gains as computed from these rows."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -125,3 +126,47 @@ def test_plots_are_figures_of_rows_and_folders_and_other_kinds_are_refused_with_
         plot(rows, "cdf", number=3)
     with pytest.raises(ResultsError, match="nowhere"):
         plot("nowhere")
+
+
+GOAL = "num_ranks 2\nrank 0 {{\nl1: send {size}b to 1 tag 0\n}}\nrank 1 {{\nl1: recv {size}b from 0 tag 0\n}}\n"
+TRACE = "time,link,rate\n" + "".join(
+    f"{second},{link},{{rate}} Gbit/s\n" for second in range(3) for link in ("s0b0>s1b0", "s1b0>s0b0")
+)
+POLICY = "def mine(now):\n    return {always}, {always}\n"
+EDITED: dict[str, tuple[dict[str, object], str]] = {
+    "schedule": ({"collective.kind": "messages", "collective.schedule": "FILE", "fabric.gpus": [1, 1]}, GOAL),
+    "job": ({"job": [{"name": "one", "kind": "messages", "schedule": "FILE", "ranks": [0, 4]}]}, GOAL),
+    "trace": ({"conditions.sampler": "trace", "conditions.trace": "FILE", "fabric.border_routers": 1}, TRACE),
+    "policy": ({"policy": [{"name": "mine", "function": "FILE:mine"}], "run.modes": ["mine"]}, POLICY),
+}
+
+
+@pytest.mark.parametrize("kind", EDITED)
+def test_a_file_that_is_edited_between_two_runs_is_read_again(tmp_path: Path, kind: str) -> None:
+    """The oracle is another file with the new contents, which nothing has been remembered of."""
+    values, text = EDITED[kind]
+
+    def times(file: str) -> list[float]:
+        of_file = json.loads(json.dumps(values).replace("FILE", str(tmp_path / file)))
+        return run(scenario("paper", {"run.modes": ["base"], "collective.count": 3, **of_file})).completion_s.tolist()
+
+    def write(file: str, *, is_new: bool) -> None:
+        given = {"size": 4_000_000, "rate": 10, "always": True} if is_new else {"size": 900, "rate": 5, "always": False}
+        (tmp_path / file).write_text(text.format(**given))
+
+    write("edited.x", is_new=False)
+    before = times("edited.x")
+    assert times("edited.x") == before
+    write("edited.x", is_new=True)
+    write("other.x", is_new=True)
+    assert times("edited.x") == times("other.x") != before
+
+
+def test_a_scenario_that_was_loaded_before_reads_an_edited_file_again(tmp_path: Path) -> None:
+    (tmp_path / "a.goal").write_text(GOAL.format(size=900))
+    values = {"collective.kind": "messages", "collective.schedule": str(tmp_path / "a.goal"), "fabric.gpus": [1, 1]}
+    loaded = scenario("paper", {"run.modes": ["base"], "collective.count": 1, **values})
+    (before,) = run(loaded).completion_s
+    (tmp_path / "a.goal").write_text(GOAL.format(size=4_000_000))
+    (after,) = run(loaded).completion_s
+    assert after > before

@@ -1,0 +1,58 @@
+"""Forgets what was computed from files that have changed since: a notebook runs many scenarios in one process.
+
+Workloads, conditions, worlds and policies are remembered by the values of a scenario, in which a file is only a path.
+A schedule, trace or policy that was edited between two runs would otherwise go on as it was before, and nobody is told.
+"""
+
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from hosts.collectives.chakra import files_of
+from scenarios.policies.user_policy import split_reference
+from scenarios.spec.scenario import Scenario
+
+_PACKAGES = ("analysis", "controller", "hosts", "scenarios", "topologies")
+_REMEMBERING = type(lru_cache(lambda: None))
+
+_Stamp = tuple[tuple[str, int, int, int], ...]
+_known = dict[Path, _Stamp]()
+
+
+def remember_files(scenario: Scenario) -> None:
+    """Note how the files of a scenario are now."""
+    for path in _paths(scenario):
+        _known.setdefault(path, _stamp(path))
+
+
+def forget_changed() -> None:
+    """Empty all caches of this process if a file is not as it was when it was noted."""
+    found = {path: _stamp(path) for path in _known}
+    if found == _known:
+        return
+    _known.update(found)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _PACKAGES:
+            for value in list(vars(module).values()):
+                if isinstance(value, _REMEMBERING):
+                    value.cache_clear()
+
+
+def _paths(scenario: Scenario) -> Iterable[Path]:
+    named = [scenario.conditions.trace, scenario.collective.schedule, *(job.schedule for job in scenario.jobs)]
+    swept = [value for axis in scenario.sweep for value in axis.values if isinstance(value, Path)]
+    own = [split_reference(one.function)[0] for one in scenario.policies if one.function is not None]
+    return [path for path in (*named, *swept, *own) if path is not None]
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return what tells the state of a file or, if its name has a * for the rank, of all of them."""
+    stamp = []
+    for file in files_of(path):
+        try:
+            found = file.stat()
+        except (OSError, ValueError):
+            continue  # reading it says why
+        stamp.append((file.name, found.st_ino, found.st_size, found.st_mtime_ns))
+    return tuple(stamp)
