@@ -89,7 +89,9 @@ def recorded(path: Path) -> Recorded:
         text = of_its_time((path / reader.SCENARIO).read_text(encoding="utf-8"))
         scenario = scenario_of(text, path=path / reader.SCENARIO, is_stored=True)
     except ScenarioError as error:
-        raise reader.ResultsError(f"{path / reader.SCENARIO} is damaged: {error.mistakes[0]}") from None
+        changed = _changed_input(provenance.get("sha256"))
+        why = f"{path / reader.SCENARIO} is damaged: {error.mistakes[0]}" if changed is None else _changed_file(changed)
+        raise reader.ResultsError(why) from None
     except (OSError, UnicodeDecodeError) as error:
         raise reader.ResultsError(f"{path / reader.SCENARIO} cannot be read: {error}") from None
     engines: Any = provenance.get("engines")
@@ -124,6 +126,15 @@ def _read_settings(path: Path, scenario: Scenario) -> list[dict[str, Any]]:
     if not is_same:
         raise reader.ResultsError(f"{path / reader.SETTINGS} is damaged: it does not match {reader.SCENARIO}")
     return settings
+
+
+def _changed_input(digests: object) -> str | None:
+    """Return the first input file that differs from its recorded digest, or is gone."""
+    for file, digest in digests.items() if isinstance(digests, dict) else ():
+        path = Path(str(file))
+        if path.is_absolute() and (not path.is_file() or sha256([path])[str(path)] != digest):
+            return str(file)
+    return None
 
 
 def _changed_file(path: object) -> str:
