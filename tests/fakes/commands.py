@@ -26,8 +26,10 @@ def printed(main, capsys, *arguments):
 
 
 def assert_refused(main, capsys, arguments, says):
-    """Assert that the command prints one line on stderr, which contains `says`, and does nothing else. On a busy machine
-    lines of progress may come before it."""
+    """Assert that the command prints one line on stderr, which contains `says`, and does nothing else.
+
+    On a busy machine lines of progress may come before it.
+    """
     assert main([*arguments]) == 2
     told = capsys.readouterr()
     sentences = [line for line in told.err.splitlines() if not re.search(r", \d+ s so far$", line)]
