@@ -236,8 +236,10 @@ def test_every_form_gives_the_delays_and_capacities_that_were_written(name: str,
 
 
 def notes_of(name: str, path: Path) -> str:
-    """Return what is told of a map. Its own notes are those of the file: a fabric is remembered by its links, and may be
-    that of another file with the same ones."""
+    """Return what is told of a map.
+
+    A fabric is remembered by its links, and may be that of another file with the same ones, so notes are the file's.
+    """
     fabric = read(name, path)
     return "\n".join((*read_wan(str(path)).notes, *fabric.wan.notes))
 
