@@ -133,13 +133,14 @@ def test_open_mpi_starts_over_ssh_and_its_times_repeat(tmp_path: Path) -> None:
     assert all(float(one[1]) > 6 * 8 * 4194304 / 4 / 10e9 for one in sums)
 
 
+ALLOWED = "allowed: --nodes, --ntasks, --ntasks-per-node, --nodelist, --exclude, --label, --kill-on-bad-exit"
 TOLD = "echo $SLURM_PROCID/$SLURM_NTASKS $SLURM_LOCALID $SLURM_NODEID/$SLURM_NNODES $SLURMD_NODENAME $LONGHAUL_GPU"
 SRUN = f"""
 told='{TOLD} $RANK/$WORLD_SIZE $LOCAL_RANK'
 srun sh -c "$told"
 srun -l -n 5 -w 'g[1,3]' -J name --export=ALL sh -c "$told; echo $(hostname) >&2" 2> errors
 sort errors
-srun --ntasks-per-node 2 --exclude g0,g2 sh -c 'echo $SLURM_NODELIST $SLURM_TASKS_PER_NODE' | uniq -c
+srun --ntasks-per 2 --exclude g0,g2 sh -c 'echo $SLURM_NODELIST $SLURM_TASKS_PER_NODE' | uniq -c
 srun sh -c 'exit $SLURM_PROCID' 2> errors; echo "status $?"; sort errors
 srun -K sh -c 'test $SLURM_PROCID = 2 && exit 9; sleep 1000' 2> errors; echo "killed $?"
 srun -w g7 true; srun -N 5 true; srun -n 0 true; srun
@@ -161,6 +162,7 @@ def test_srun_runs_tasks_on_the_hosts_with_the_variables_of_slurm(tmp_path: Path
     ]
     assert lines[9:] == [
         *(f"{n}: g0" for n in range(5)),
+        "srun: without effect here: --job-name, --export",
         "      4 g[1,3] 2(x2)",
         *("status 3", *(f"srun: task {n}: exited with {n}" for n in (1, 2, 3))),
         "killed 143",
@@ -183,6 +185,8 @@ def test_srun_runs_tasks_on_the_hosts_with_the_variables_of_slurm(tmp_path: Path
         (["-w", "g1,g9", "true"], 'srun: --nodelist: there is no host "g9"; allowed: g[0-3]'),
         (["-N", "5", "true"], "srun: --nodes: 5 hosts are more than the 4 that there are"),
         (["-n", "none", "true"], 'srun: --ntasks: "none" is not a number from 1 up'),
+        (["--ntask", "2", "true"], f"srun: option --ntask not a unique prefix; {ALLOWED}"),
+        (["-lZ", "true"], f"srun: option -Z not recognized; {ALLOWED}"),
         (["-n", "2"], "srun: got no command; allowed: srun [OPTIONS] COMMAND"),
     ],
 )
