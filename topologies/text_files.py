@@ -39,6 +39,15 @@ class TextFileError(ValueError):
     """Raised for a file that cannot be read as text; the message is one sentence without the file's name."""
 
 
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what differs once a file has been written again: its size, time of change and number. None without one."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None  # opening it fails with the reason
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading; raises TextFileError, also for errors of reading within the `with` block."""

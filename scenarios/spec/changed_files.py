@@ -12,11 +12,12 @@ from pathlib import Path
 from hosts.collectives.chakra import files_of
 from scenarios.policies.user_policy import split_reference
 from scenarios.spec.scenario import Scenario
+from topologies.text_files import stamp_of
 
 _PACKAGES = ("analysis", "controller", "hosts", "scenarios", "topologies")
 _REMEMBERING = type(lru_cache(lambda: None))
 
-_Stamp = tuple[tuple[str, int, int, int], ...]
+_Stamp = tuple[object, ...]
 _known = dict[Path, _Stamp]()
 
 
@@ -47,12 +48,5 @@ def _paths(scenario: Scenario) -> Iterable[Path]:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return what tells the state of a file or, if its name has a * for the rank, of all of them."""
-    stamp = []
-    for file in files_of(path):
-        try:
-            found = file.stat()
-        except (OSError, ValueError):
-            continue  # reading it says why
-        stamp.append((file.name, found.st_ino, found.st_size, found.st_mtime_ns))
-    return tuple(stamp)
+    """Return the stamps of a file or, if its name has a * for the rank, of all of them."""
+    return tuple(map(stamp_of, files_of(path)))

@@ -28,7 +28,7 @@ from topologies.conditions.synthetic import Uniform
 from topologies.conditions.wan_keys import in_a_sentence, wan_keys
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
 from topologies.fabric.link_names import directions
-from topologies.text_files import TextFileError, opened_text
+from topologies.text_files import TextFileError, opened_text, stamp_of
 from topologies.units import RATE, UnitError, parse_number, parse_rate_bps, parse_rate_or_zero_bps, rounded, rounding
 
 MAX_BYTES = 256_000_000
@@ -156,12 +156,8 @@ def read_trace(
     time that is malformed or decreases, an unknown link, a malformed rate, two rates of a link at one time, a link
     without a rate at the first time. The first _MAX_LISTED are listed and the others counted.
     """
-    try:
-        status = path.stat()
-        stamp = status.st_size, status.st_mtime_ns, status.st_ino
-    except (OSError, ValueError):
-        stamp = 0, 0, 0  # opening the file fails with the reason
-    file = _read(path, stamp, tuple(links), tuple(within_sites), frozenset(may_be_down), frozenset(left_out))
+    names = tuple(links), tuple(within_sites), frozenset(may_be_down), frozenset(left_out)
+    file = _read(path, stamp_of(path), *names)
     return Trace(
         path=path,
         times_ns=file.times_ns,
