@@ -166,7 +166,7 @@ def _least_delays_s(tail: Indices, head: Indices, delays_s: Floats, nodes: int) 
     """Return the least delay of any path between each two nodes, [nodes, nodes] (Floyd and Warshall, 1962)."""
     away_s = np.full((nodes, nodes), np.inf)
     np.fill_diagonal(away_s, 0)
-    away_s[tail, head] = delays_s
+    np.minimum.at(away_s, (tail, head), delays_s)  # links may be parallel
     for via in range(nodes):
         np.minimum(away_s, away_s[:, via, None] + away_s[via], out=away_s)
     return away_s

@@ -320,8 +320,7 @@ def resolved(scenario: Scenario) -> str:
     unused = {*unused_keys(scenario)}
     if None not in axes.get("fabric.rails", (scenario.fabric.rails,)):
         unused |= {"fabric.leaves", "fabric.spines"}
-    if scenario.collective.size_bytes is not None:
-        unused.add("collective.chunk")
+    unused |= {first for first, second in _ALTERNATIVES if second in axes or scenario.value(second) not in (None, ())}
     document: dict[str, Any] = {}
     for key in KEYS.values():
         value = scenario.value(key.name)

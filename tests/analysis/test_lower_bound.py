@@ -19,6 +19,7 @@ from scenarios.policies.policy import MODES
 from tests.fakes.commands import scenario
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
+from topologies.fabric.maps import read_wan
 from topologies.fabric.wan import WanSpec
 
 CHUNK = 1_000_000
@@ -120,6 +121,16 @@ def test_the_bound_equals_its_closed_form_for_each_kind_of_bottleneck(gpus, wan,
             rates_bps[0, link.index] = narrow[1]
     bound = lower_bound_s(fabric, rates_bps, delays_s=delays_s, block_bytes=CHUNK)[0]
     assert bound == pytest.approx(form, rel=1e-9)
+
+
+@pytest.mark.parametrize("delays_ms", [(12, 30), (30, 12)])
+def test_of_parallel_links_the_bound_takes_the_least_delay_and_both_rates(delays_ms: tuple[int, int]) -> None:
+    wan = read_wan({"links": [["s0b0", "s1b0", {"delay": f"{delay} ms"}] for delay in delays_ms]})
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=wan))
+    rates = uniform_rates(fabric, intra_bps=1e15, wan_bps=40e9)
+    delays = delays_s(fabric, ConditionsSpec(intra_delay_s=0))
+    found = lower_bound_s(fabric, rates, delays_s=delays, block_bytes=CHUNK, kind="allgather")
+    assert found[0] == pytest.approx(12e-3 + 2 * BITS / 80e9, rel=1e-6)
 
 
 # --- rounds of jobs ---------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from scenarios.engines.base import Slice
 from scenarios.engines.emulation import check_waits, emulated
 from scenarios.engines.model import Model, as_modelled
 from scenarios.spec import ScenarioError
-from scenarios.spec.keys import KEYS
-from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.keys import KEYS, SWEPT
+from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from tests.fakes.runs import answer, rows
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -90,16 +90,31 @@ EMULATED = {
 """Keys whose ends the emulation runs in a few seconds each, and what a fast run needs."""
 
 
-def configuration(name, end):
-    """Return the configuration with one end of a key's range, alone but for what the key needs."""
+def loaded(name, end, *, swept=False):
+    """Return the scenario with one end of a key's range, alone but for what the key needs."""
     key = KEYS[name]
     needs = CONTEXTS.get((name, end), CONTEXTS.get(name, CONTEXTS.get(key.table, {})))
     if len(key.samplers) == 1:
         needs = needs | {"conditions.sampler": key.samplers[0]}
-    given = SMALL | needs | {name: end}
-    scenario = load_scenario("paper", [Override(one, value, one) for one, value in given.items()])
-    (one,) = scenario.configurations()
+    given = SMALL | needs | ({f"sweep.{name}": [end]} if swept else {name: end})
+    if swept:
+        given.pop(name, None)
+    return load_scenario("paper", [Override(one, value, one) for one, value in given.items()])
+
+
+def configuration(name, end):
+    """Return the only configuration of such a scenario."""
+    (one,) = loaded(name, end).configurations()
     return one
+
+
+@pytest.mark.parametrize(("name", "end"), [each for each in ENDS if each[0] in SWEPT and each not in REFUSED])
+def test_a_stored_run_that_swept_a_key_is_read_again(tmp_path, monkeypatch, name, end):
+    monkeypatch.chdir(tmp_path)
+    links = build_fabric(FabricSpec(gpus_per_site=(2, 2))).links
+    Path("trace.csv").write_text("time,link,rate\n" + "".join(f"0,{link.name},10 Gbit/s\n" for link in links))
+    asked = loaded(name, end, swept=True)
+    assert scenario_of(resolved(asked), is_stored=True) == asked
 
 
 @pytest.mark.parametrize(
