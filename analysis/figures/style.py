@@ -30,6 +30,7 @@ class ModeStyle:
 
 
 _GAPS = (0, (3, 1.5))
+_DASHES = ("-", _GAPS, (0, (1, 1)))
 
 _BUILT_IN: Mapping[str, ModeStyle] = MappingProxyType(
     {
@@ -58,9 +59,11 @@ MODE_STYLES: dict[str, ModeStyle] = dict(_BUILT_IN)
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Return the colour and the marker of the line with this index in a figure whose lines are not modes."""
-    colour, marker = _LINES[index % len(_LINES)]
-    return {"color": colour, "marker": marker}
+    """Return the colour, marker and dashes of the line with this index in a figure whose lines are not modes. Once all
+    colours are used, each comes back with another marker and other dashes."""
+    times, of_colour = divmod(index, len(_LINES))
+    marker = _LINES[(index + times) % len(_LINES)][1]
+    return {"color": _LINES[of_colour][0], "marker": marker, "linestyle": _DASHES[times % len(_DASHES)]}
 
 
 def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, ModeStyle]:
@@ -84,7 +87,7 @@ def name_modes(names: Iterable[str]) -> None:
     MODE_STYLES.update(_BUILT_IN)
     for index, name in enumerate(others):
         colour, hatch, marker = _CYCLE[index % len(_CYCLE)]
-        line = ("-", _GAPS, (0, (1, 1)))[index // len(_CYCLE) % 3]
+        line = _DASHES[index // len(_CYCLE) % len(_DASHES)]
         MODE_STYLES[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=2.0)
 
 

@@ -26,9 +26,9 @@ def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: floa
         axes.axhline(level, color=FAINT, linewidth=0.9, linestyle=":")
         for method, look in looks.items():
             own = sorted((row for row in rows if row.method == method), key=lambda row: row.gbps)
-            axes.plot([row.gbps for row in own], [row.utilisation for row in own], color=look["color"])
+            axes.plot([row.gbps for row in own], [row.utilisation for row in own], **look | {"marker": ""})
             if method in least_gbps:
-                axes.plot(least_gbps[method], level, linestyle="none", markersize=5, **look)
+                axes.plot(least_gbps[method], level, **look | {"linestyle": "none", "markersize": 5})
         axes.set_xscale("log")
         log_ticks(axes.xaxis)
         axes.tick_params(axis="x", labelsize=7)

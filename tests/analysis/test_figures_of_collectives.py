@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.figures import busbw
 from analysis.figures.__main__ import draw, main
+from analysis.figures.busbw import Row
 from analysis.figures.collective_detail import collectives_of
 from analysis.figures.run_points import configurations_of, points_of
 from analysis.report import __main__ as report
@@ -324,6 +326,14 @@ def test_an_algorithm_and_size_sweep_gives_times_and_the_bus_bandwidth_of_nccl_t
     assert all(part in text for part in ("AllReduce", "algorithm direct", "size", "64 MB", "3 AllReduces"))
     times = {(row["collective.algorithm"], row["size_bytes"]) for row in data(run, "paper")}
     assert times == {(name, size) for name in ("ring", "direct") for size in ("1000000", "64000000")}
+
+
+def test_no_two_of_twenty_lines_look_alike():
+    """Nine algorithms once had seven looks, so that the legend named two for one line."""
+    rows = [Row(f"algorithm {number}", "base", size, 1e9 * number, False) for number in range(20) for size in (1, 2)]
+    (shown,) = busbw.picture("AllReduce", rows).figure.legends
+    looks = {(one.get_color(), one.get_marker()) for one in shown.legend_handles}
+    assert len(shown.legend_handles) == len(looks) == 20
 
 
 def test_six_swept_algorithms_get_a_panel_each_in_one_figure(tmp_path):
