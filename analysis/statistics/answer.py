@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from analysis.statistics.contests import MODE, Contest, Place, Setting, contests_of, named_by_routing
-from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, Interval, Series, gain, shared, summarise
+from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, Interval, Series, gain_through, shared, summarise
 from topologies.errors import list_all, list_first
 
 COLLECTIVE_NAMES = {
@@ -37,8 +37,8 @@ class Verdict:
     """The outcome of one contest.
 
     `best` has the lowest of the mean times `means_s`. `equal` took the same times as it, `tied` have a difference whose
-    interval includes zero, and `unsure` one without an interval. `below` is the gain of the best over its baseline; if
-    the best is the baseline, `below_next` is its gain over `next`, the one with the next higher mean.
+    interval includes zero, and `unsure` one without an interval, with the reason. `below` is the gain of the best over
+    its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one with the next higher mean.
     """
 
     contest: Contest
@@ -46,7 +46,7 @@ class Verdict:
     means_s: Mapping[str, float]
     equal: tuple[str, ...]
     tied: tuple[str, ...]
-    unsure: tuple[str, ...]
+    unsure: Mapping[str, str]
     below: Interval | None
     next: str | None
     below_next: Interval | None
@@ -93,7 +93,7 @@ def verdict_of(contest: Contest, times: Mapping[str, Series]) -> Verdict:
     means = {name: float(one.completion_s.mean()) for name, one in series.items()}
     order = sorted(names, key=lambda name: (means[name], name != contest.baseline))
     best, others = order[0], order[1:]
-    over = {name: _gain(series[name], series[best]) for name in others}
+    over = {name: _gain(series[name], series[best], series.get(contest.baseline)) for name in others}
     equal = tuple(name for name in others if _are_equal(series[name], series[best]))
     differing = [name for name in others if name not in equal]
     following = differing[0] if differing else None
@@ -104,15 +104,15 @@ def verdict_of(contest: Contest, times: Mapping[str, Series]) -> Verdict:
         means_s=means,
         equal=equal,
         tied=tuple(name for name in differing if not over[name].why and over[name].low <= _ROUNDING),
-        unsure=tuple(name for name in differing if over[name].why),
+        unsure={name: over[name].why for name in differing if over[name].why},
         below=None if is_baseline or contest.baseline not in series else over[contest.baseline],
         next=following,
         below_next=None if following is None else over[following],
     )
 
 
-def _gain(slower: Series, faster: Series) -> Interval:
-    found = gain(slower, faster)
+def _gain(slower: Series, faster: Series, third: Series | None) -> Interval:
+    found = gain_through(third, slower, faster)
     return Interval(value=math.nan, low=math.nan, high=math.nan, why=FEW) if found is None else found
 
 
@@ -262,7 +262,11 @@ def _doubts(group: Sequence[Verdict]) -> str:
     told = [f"{name}{_at_gain(doubtful[0][0], name) if len(group) == 1 else ''}" for name in names]
     if len(group) == 1 and group[0].below is None and names == [group[0].next]:
         told = ["it"]
-    return f", but cannot be told from {list_all(told)}{where}"
+    # Where the margin has no interval, it has said why.
+    has_margin = all(one.below is not None and not one.below.why for one, _ in doubtful)
+    whys = dict.fromkeys(one.unsure[name] for one, name in doubtful if has_margin and name in one.unsure)
+    reason = f" ({'; '.join(whys)})" if whys else ""
+    return f", but cannot be told from {list_all(told)}{where}{reason}"
 
 
 def _doubtful(verdict: Verdict) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from analysis.statistics.intervals import Interval, Series, gain, shared
+from analysis.statistics.intervals import Interval, Series, gain_through, shared
 
 PAPER_ORDER = ("base", "ccl", "wan", "joint")
 PAPER_JOINT_GAIN = 0.33
@@ -85,7 +85,7 @@ def is_paper_configuration(values: Mapping[str, Any], modes: Collection[str]) ->
     )
 
 
-def claims(times: Mapping[str, Series]) -> ClaimResults:
+def claims(times: Mapping[str, Series], baseline: str = "base") -> ClaimResults:
     """Test the paper's claims on the completion times of each mode, over the collectives that all modes have.
 
     If there are none, everything is left open.
@@ -98,7 +98,8 @@ def claims(times: Mapping[str, Series]) -> ClaimResults:
         )
     times = dict(zip(times, common, strict=True))
     order = tuple(sorted(times, key=lambda mode: -float(times[mode].completion_s.sum())))
-    steps = [_gain(times[slower], times[faster]) for slower, faster in pairwise(order)]
+    third = times.get(baseline)
+    steps = [_gain(times[slower], times[faster], third) for slower, faster in pairwise(order)]
     joint = _gain(times["base"], times["joint"]) if {"base", "joint"} <= set(times) else None
     return ClaimResults(
         order=order,
@@ -115,8 +116,8 @@ def _relation(step: Interval) -> str:
     return ">" if step.low > _ROUNDING else "~"
 
 
-def _gain(slower: Series, faster: Series) -> Interval:
-    interval = gain(slower, faster)
+def _gain(slower: Series, faster: Series, third: Series | None = None) -> Interval:
+    interval = gain_through(third, slower, faster)
     assert interval is not None  # both have the same collectives
     return interval
 

@@ -193,6 +193,20 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | 
     return interval
 
 
+def gain_through(third: Series | None, slower: Series, faster: Series, *, confidence: float = 0.95) -> Interval | None:
+    """Return the gain of one series over another; where it has no interval, one that follows from both gains over a
+    third series, as the blocks in which two modes choose anew together can be few. Both are then taken at a confidence
+    at which together they hold with the one asked for (Bonferroni's inequality), so the interval is wide."""
+    found = gain(slower, faster, confidence=confidence)
+    if found is None or found.why != FEW_BLOCKS or third is None:
+        return found
+    both = [gain(third, one, confidence=(1 + confidence) / 2) for one in (slower, faster)]
+    if any(one is None or one.why or one.high >= 1 for one in both):
+        return found
+    (least, most), (low, high) = [(1 - one.high, 1 - one.low) for one in both if one is not None]  # of the third's time
+    return Interval(value=found.value, low=1 - high / least, high=1 - low / most)
+
+
 def reasons(intervals: Iterable[tuple[str, Interval | None]]) -> list[str]:
     """Return why intervals are missing, each with the names of those that are: "too few ... (base, joint)"."""
     names: dict[str, dict[str, None]] = {}

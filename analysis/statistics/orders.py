@@ -14,7 +14,7 @@ def orders_of(contests: Iterable[tuple[Contest, Mapping[str, Series]]]) -> list[
     """Return each order with the contests that have it, both in words, given the times of the alternatives by name."""
     groups: dict[str, list[Contest]] = {}
     for contest, times in contests:
-        groups.setdefault(claims(times).order_text, []).append(contest)
+        groups.setdefault(claims(times, contest.baseline).order_text, []).append(contest)
     total = sum(map(len, groups.values()))
     return [(_where(group, total), order) for order, group in groups.items()]
 
