@@ -1,0 +1,143 @@
+"""os-ken's switch tests of OpenFlow 1.3: what Open vSwitch does in the VM is what its userspace datapath does.
+
+openflow_guest.py runs the tester in the VM. The judge of the VM's kernel is the same Open vSwitch with its userspace
+datapath, which forwards without the kernel's. Run with ``pytest -m references``; nothing has to be put anywhere.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from os_ken.ofproto import ofproto_v1_3
+from os_ken.ofproto.ofproto_protocol import ProtocolDesc
+from os_ken.tests import switch
+
+from controller.forwarding.flow_mods import Install, Match, Rule
+from controller.forwarding.switches import flow_mod
+from tests.conftest import PROJECT, VM, own_python
+from tests.references.conftest import Record
+from tests.references.page import FAILED, PASSED, SKIPPED, Outcome, Suite
+
+pytestmark = pytest.mark.references
+
+VERSION = metadata.version("os-ken")
+FILES = sorted((Path(switch.__file__).parent / "of13").rglob("*.json"))
+KERNEL, USERSPACE = "system", "netdev"
+WALL_S = 1200
+BY_HASH = (
+    "the kernel's datapath sends all packets of the stream to one bucket of the group, because its hash of an ARP "
+    "packet has no addresses, and the userspace datapath spreads them by their MAC addresses; OpenFlow leaves it open"
+)
+DIFFERENT = {"group: 01_SELECT_Ether 3": BY_HASH, "group: 01_SELECT_Weight_Ether 3": BY_HASH}
+"""The cases that end otherwise in the two datapaths, and why."""
+NOT_IN_SUITE = {"match reg0", "NXActionMultipath"}  # what the controller uses and OpenFlow 1.3 does not have
+
+Case = tuple[str, str]  # descriptions of the file and of the case
+Verdict = tuple[str, str]  # OK or ERROR, and what the tester says
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[Path]:
+    """A Python interpreter with this version of os-ken and the green threads that the tester needs."""
+    with own_python([f"os-ken=={VERSION}", "eventlet==0.41.3"]) as found:
+        yield found
+
+
+def cases() -> dict[Case, tuple[str, set[str]]]:
+    """Return every case of the suite with its short name and the features that its rules use."""
+    found = dict[Case, tuple[str, set[str]]]()
+    for path in FILES:
+        title, *several = json.loads(path.read_text())
+        for number, case in enumerate(several, 1):
+            found[title, case["description"]] = f"{title} {number}", set(features(case["prerequisite"]))
+    return found
+
+
+def features(message: Any, role: str = "match") -> Iterator[str]:
+    """Yield the matches, actions, instructions, groups and meters of messages in os-ken's form of JSON."""
+    for key, value in message.items() if isinstance(message, dict) else ():
+        if key == "OXMTlv":
+            yield f"{role} {value['field']}"
+        elif key == "OFPInstructionActions":
+            yield f"{key} {value['type']}"
+        elif key.startswith(("OFPAction", "NXAction", "OFPInstruction", "OFPGroup", "OFPMeter")):
+            yield key
+        yield from features(value, "set" if key == "OFPActionSetField" else role)
+    for value in message if isinstance(message, list) else ():
+        yield from features(value, role)
+
+
+def of_controller() -> set[str]:
+    """Return the features of all rules that the controller can install, from rules in which every field is given."""
+    match = Match(src="10.0.0.0/24", dst="10.0.0.1", in_port=1, eth_dst="06:4c:00:00:00:01", tcp_src=1, channel=1)
+    assert None not in astuple(match)
+    macs = {"eth_dst": "06:4c:00:00:00:01", "eth_src": "06:4c:00:00:00:02"}
+    rules = (Rule(priority=1, cookie=1, match=match, **more) for more in (macs, {"channels": 4}))
+    datapath = ProtocolDesc(ofproto_v1_3.OFP_VERSION)
+    sent = [flow_mod(datapath, Install(switch="s0l0", rule=rule)) for rule in rules]
+    for message in sent:
+        message.serialize()
+    return set(features([message.to_jsondict() for message in sent]))
+
+
+def verdicts(vm: VM, python: Path, datapath: str) -> dict[Case, Verdict]:
+    """Boot the VM and return what the tester says of every case."""
+    guest = [str(python), "-m", "tests.references.openflow_guest", datapath]
+    ended = vm.run("--memory", "2 GiB", "--", *guest, timeout=WALL_S, cwd=PROJECT)
+    assert ended.status == 0, ended.err
+    lines = [json.loads(line) for line in ended.out.splitlines() if line.startswith("[")]
+    return {(title, case): (verdict, says) for title, case, verdict, says in lines}
+
+
+def outcome(name: str, kernel: Verdict, userspace: Verdict) -> Outcome:
+    """Judge a case by its verdicts in both datapaths."""
+    if kernel[0] != userspace[0]:
+        ends = f"the kernel's datapath ends with {kernel[0]} and the userspace datapath with {userspace[0]}"
+        return Outcome(FAILED, DIFFERENT.get(name, f"{ends}: {reason(max(kernel[1], userspace[1]))}"))
+    if kernel[0] == "OK":
+        return Outcome(PASSED)
+    if reason(kernel[1]) != reason(userspace[1]):
+        return Outcome(FAILED, f"the datapaths differ: {reason(kernel[1])}, and {reason(userspace[1])}")
+    return Outcome(SKIPPED, reason(kernel[1]))
+
+
+def reason(says: str) -> str:
+    """Return what the tester says of an error, without measured numbers and with the names of OpenFlow's errors."""
+    if found := re.fullmatch(r"(.*): OFPErrorMsg\[type=(\w+), code=(\w+)\]", says):
+        error = ofproto_v1_3.ofp_error_to_jsondict(*(int(number, 16) for number in found.groups()[1:]))
+        return f"Open vSwitch refuses what it does not have, {error['code'].partition('(')[0]}"
+    if says.startswith("left out"):
+        return f"{says}, of 30 s, would take minutes; the same feature is tested with fewer"
+    return f"Open vSwitch's own behaviour in both datapaths: {says.partition(': {')[0].rstrip('.')}"
+
+
+def test_the_vm_switches_as_open_vswitchs_userspace_datapath_does(vm: VM, python: Path, record: Record) -> None:
+    suite = cases()
+
+    def run() -> Mapping[str, Outcome]:
+        with ThreadPoolExecutor() as pool:
+            kernel, userspace = pool.map(lambda datapath: verdicts(vm, python, datapath), (KERNEL, USERSPACE))
+        assert kernel.keys() == userspace.keys() == suite.keys()
+        return {name: outcome(name, kernel[case], userspace[case]) for case, (name, _) in suite.items()}
+
+    what = (
+        "All cases of os-ken's switch tester for OpenFlow 1.3, which runs under the project's launcher of controllers: "
+        "a case passes if the kernel's datapath and the userspace datapath of the same Open vSwitch do in the VM what "
+        "OpenFlow says. Skipped are those in which both do something else, alike. Streams are of 15 s instead of 30 s."
+    )
+    outcomes = record(Suite("os-ken's switch tests", VERSION, "PyPI's os-ken", what), run)
+    assert len(outcomes) >= 991
+    assert {name for name, one in outcomes.items() if one.kind == FAILED} <= DIFFERENT.keys()
+    ours, passed = of_controller(), set[str]()
+    for name, used in suite.values():
+        if outcomes[name].kind == PASSED:
+            passed |= used
+        else:
+            assert not used <= ours, f"{name} uses only what the controller uses"
+    assert ours - passed == NOT_IN_SUITE
