@@ -112,9 +112,9 @@ def test_goal_of_schedgen_is_run_and_takes_the_time_of_loggopsim(
         "GOAL of every pattern of Schedgen and Schedgen2, for 8 and 16 ranks and 1 MB: a file passes if every rank "
         "ends with one port per rank when it ends in LogGOPSim (L = 1000 ns, G = 1 ns, o = g = 0), to the nanosecond; "
         "if what is predicted, with a link between every two ranks, is within 0.1 % or 10 ns of LogGOPSim's where no "
-        "rank does two things at once, and not above it elsewhere; and, for four patterns of 8 ranks, if what is measured "
-        "is within 0.5 % of that. LogGOPSim's unstable sort of what is ready is replaced by a stable one: of more than "
-        "16 receives it gives a message to the wrong one."
+        "rank does two things at once, and not above it elsewhere; and, for four patterns of 8 ranks, if what is "
+        "measured is within 0.5 % of that. LogGOPSim's unstable sort of what is ready is replaced by a stable one: of "
+        "more than 16 receives it gives a message to the wrong one."
     )
     outcomes = record(Suite("LogGOPSim", commit(source), "github.com/spcl/LogGOPSim", what), run)
     assert not [name for name, one in outcomes.items() if one.kind == FAILED]
