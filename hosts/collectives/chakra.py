@@ -37,8 +37,8 @@ MAX_GROUPS = 64
 """Maximum number of groups of a rank; each group has its own connections."""
 MAX_NAME = 200
 
-_NO_TIME, COMPUTES, _SENDS, _RECEIVES, COLLECTIVE = (0, 1), 4, 5, 6, 7  # NodeType
-_COMMUNICATES = (_SENDS, _RECEIVES, COLLECTIVE)
+_NO_TIME, COMPUTES, SENDS, RECEIVES, COLLECTIVE = (0, 1), 4, 5, 6, 7  # NodeType
+_COMMUNICATES = (SENDS, RECEIVES, COLLECTIVE)
 _NAMES = ("INVALID", "METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL")
 _BARRIER = 9
 KINDS = {  # CollectiveCommType
@@ -60,10 +60,11 @@ def files_of(path: Path) -> list[Path]:
     otherwise the path itself."""
     if "*" not in path.name:
         return [path]
-    return list(takewhile(os.path.exists, (_of_rank(path, rank) for rank in count())))
+    return list(takewhile(os.path.exists, (of_rank(path, rank) for rank in count())))
 
 
-def _of_rank(path: Path, rank: int) -> Path:
+def of_rank(path: Path, rank: int) -> Path:
+    """Return the file of a rank: the path with the rank in place of the * in its name."""
     return path.with_name(path.name.replace("*", str(rank)))
 
 
@@ -326,7 +327,7 @@ class _Trace:
 
     def read(self, rank: int) -> None:
         """Read the file of a rank."""
-        path = _of_rank(self._path, rank)
+        path = of_rank(self._path, rank)
         nodes: dict[int, int] = {}  # by node id, the operation of the node's end
         self._callers.append({})
         waiting: list[tuple[int, set[int], set[int]]] = []  # the operation of a beginning, data_deps and ctrl_deps
@@ -380,8 +381,8 @@ class _Trace:
             size = self._seconds(node)
             if size:
                 operation.server = Stream(rank, _CPU if is_of_cpu else _GPU)
-        elif node.type in (_SENDS, _RECEIVES):
-            mine, theirs = ("comm_src", "comm_dst") if node.type == _SENDS else ("comm_dst", "comm_src")
+        elif node.type in (SENDS, RECEIVES):
+            mine, theirs = ("comm_src", "comm_dst") if node.type == SENDS else ("comm_dst", "comm_src")
             node.number(mine, rank, rank, rank)
             tag = node.number("comm_tag", _MIN_TAG, 2**32, 0)
             if theirs not in node.values and (group := self._group_name(rank, node)):
@@ -390,7 +391,7 @@ class _Trace:
                 peer = node.number(theirs, 0, len(self._site) - 1)
                 if peer == rank:
                     raise _Malformed(f"its {theirs} is {rank}, its own rank; allowed: another rank")
-                self._add_message(operation, index, rank, peer, tag, sends=node.type == _SENDS)
+                self._add_message(operation, index, rank, peer, tag, sends=node.type == SENDS)
             size = node.number("comm_size", 0, MAX_MESSAGE_BYTES)
         elif node.type not in _NO_TIME:
             raise _Malformed(f"it is a {_NAMES[node.type]}_NODE; allowed: all other types, as memory is not modelled")
@@ -431,13 +432,13 @@ class _Trace:
                 peer = sum(members) - rank if len(members) == 2 else None
             if peer is None:
                 caller_text = f"a caller {matched[0]!r}" if matched else "no caller such as 'nccl:send 0->1'"
-                theirs = "comm_dst" if node.type == _SENDS else "comm_src"
+                theirs = "comm_dst" if node.type == SENDS else "comm_src"
                 raise ScheduleError(
                     f"{self._operations[index].where}: {node.what} has {caller_text} and {_named(group)} the ranks "
                     f"{list_first(list(map(str, members)), 8)}; allowed: a {theirs}, a caller that fits, or two ranks"
                 )
             operation = self._operations[index]
-            self._add_message(operation, index, rank, peer, tags[group], sends=node.type == _SENDS)
+            self._add_message(operation, index, rank, peer, tags[group], sends=node.type == SENDS)
 
     def _seconds(self, node: _Node) -> float:
         """Return the duration of a computation in seconds."""

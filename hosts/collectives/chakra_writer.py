@@ -1,4 +1,4 @@
-"""Writes what a rank has computed and communicated as a Chakra execution trace, which `chakra` reads.
+"""Writes Chakra execution traces, which `chakra` reads: what a rank has computed and communicated, and schedules.
 
 A file is a GlobalMetadata and then Nodes of `et_def.proto` (schema 0.0.4), each prefixed with its length. Times in it
 are whole microseconds, so durations are rounded such that each node's end is within half a microsecond of the measured
@@ -8,7 +8,8 @@ one.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hosts.collectives.chakra import COLLECTIVE, COMPUTES, KINDS, OF_EACH
+from hosts.collectives.chakra import COLLECTIVE, COMPUTES, KINDS, OF_EACH, RECEIVES, SENDS
+from hosts.collectives.schedule import Schedule, ScheduleError, Stream, check_placement
 
 SCHEMA = "0.0.4"
 
@@ -56,6 +57,35 @@ def content(nodes: Iterable[Computation | Call], origin_ns: int) -> bytes:
     return writer.content()
 
 
+def messages(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> list[bytes]:
+    """Return each rank's file of a schedule, with rank `placement[p]` at place p and slots of `slot_bytes`.
+
+    A message is a send of one rank and a receive of another with the same tag, its 1-based index in the schedule. A
+    send depends on the receives for which the messages of its flow up to it wait, so they keep their order. Contents
+    and channels are lost. Sizes are rounded to whole bytes, at least 1 unless a message is empty. Raises ScheduleError
+    for a schedule that computes, and if `placement` is not a permutation of the ranks.
+    """
+    check_placement(placement, schedule.places)
+    files: list[list[bytes]] = [[_field(1, SCHEMA)] for _ in placement]
+    waits = [dict[int, int]() for _ in schedule.flows]  # of each flow: the number of the receive, by the flow it is on
+    received = dict[int, int]()  # the number of each message's receive in its rank's file
+    for tag, transfer in enumerate(schedule.transfers, start=1):
+        flow = schedule.flows[transfer.flow]
+        if isinstance(flow, Stream):
+            raise ScheduleError("computations as sends and receives; allowed: schedules that only send messages")
+        src, dst = placement[flow.src], placement[flow.dst]
+        for one in transfer.after:
+            waits[transfer.flow][schedule.transfers[one].flow] = received[one]
+        size = max(1, round(transfer.amount * slot_bytes)) if transfer.amount else 0
+        received[tag - 1] = len(files[dst])
+        numbers = {"comm_src": src, "comm_dst": dst, "comm_size": size, "comm_tag": tag}
+        attributes = [_attribute("is_cpu_op", False), *(_attribute(name, number) for name, number in numbers.items())]
+        more = b"".join(_field(10, one) for one in attributes)
+        for rank, kind, after in ((src, SENDS, waits[transfer.flow].values()), (dst, RECEIVES, ())):
+            files[rank].append(_node(len(files[rank]), f"message {tag}", kind, after, more))
+    return [_joined(file) for file in files]
+
+
 class _Writer:
     def __init__(self, origin_ns: int) -> None:
         self._origin_ns = origin_ns
@@ -72,16 +102,8 @@ class _Writer:
     ) -> int:
         (begin_us, end_us), number = span_us, len(self._messages)
         duration_us = max(0, end_us - begin_us)
-        data_deps = b"".join(map(_varint, sorted(waits)))
-        self._messages.append(
-            _field(1, number)
-            + _field(2, name)
-            + _field(3, kind)
-            + (_field(5, data_deps) if waits else b"")
-            + _field(6, begin_us)
-            + _field(7, duration_us)
-            + b"".join(_field(10, one) for one in attributes)
-        )
+        more = _field(6, begin_us) + _field(7, duration_us) + b"".join(_field(10, one) for one in attributes)
+        self._messages.append(_node(number, name, kind, waits, more))
         self._end_us[number] = begin_us + duration_us
         return number
 
@@ -111,7 +133,12 @@ class _Writer:
         self._numbers[node.id] = number
 
     def content(self) -> bytes:
-        return b"".join(_varint(len(one)) + one for one in self._messages)
+        return _joined(self._messages)
+
+
+def _node(number: int, name: str, kind: int, waits: Collection[int], more: bytes) -> bytes:
+    data_deps = b"".join(map(_varint, sorted(waits)))
+    return _field(1, number) + _field(2, name) + _field(3, kind) + (_field(5, data_deps) if waits else b"") + more
 
 
 # --- protobuf ---------------------------------------------------------------------------------------------------------
@@ -136,3 +163,7 @@ def _attribute(name: str, value: bool | int | str) -> bytes:
     """Return an AttributeProto: a bool_val, an int64_val or a string_val."""
     number = 27 if isinstance(value, bool) else 9 if isinstance(value, int) else 29
     return _field(1, name) + _field(number, int(value) if isinstance(value, bool) else value)
+
+
+def _joined(messages: Iterable[bytes]) -> bytes:
+    return b"".join(_varint(len(one)) + one for one in messages)

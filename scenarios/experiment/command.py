@@ -18,6 +18,7 @@ from analysis.statistics.shared_link_notes import (
 )
 from controller.routing.multipath import ECMP_CHANNELS
 from controller.routing.wan_path_choice import MAX_COMBINATIONS
+from hosts.collectives.chakra import of_rank
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.emulation import Emulation, check_delays, check_faults, check_waits, emulated
@@ -182,13 +183,14 @@ def _run_on_cluster(request: Request, arguments: Sequence[str]) -> int:
 
 
 def _export(scenario: Scenario, form: str, path: str) -> int:
-    """Write a schedule into a file, or to stdout if its name is "-"; return the exit status."""
+    """Write a schedule into a file, of each rank if its name has a *, or to stdout if it is "-"; return the status."""
     from scenarios.experiment.export import exported
 
     try:
-        text = exported(scenario, form)
+        files = exported(scenario, form)
         if path != "-":
-            Path(path).write_text(text, encoding="utf-8")
+            for rank, content in enumerate(files):
+                (of_rank(Path(path), rank) if form == "chakra" else Path(path)).write_bytes(content)
     except ScheduleError as error:
         print(f"--export: {error}", file=sys.stderr)
         return BAD_USAGE
@@ -196,7 +198,7 @@ def _export(scenario: Scenario, form: str, path: str) -> int:
         print(f"--export: {path} cannot be written: {error.strerror}", file=sys.stderr)
         return BAD_USAGE
     if path == "-":
-        print(text, end="")
+        print(files[0].decode(), end="")
     return DONE
 
 

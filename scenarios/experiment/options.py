@@ -31,7 +31,7 @@ _RUN = "run.py"
 _ELSEWHERE = ("--out", "--resume", "--dask", "--cli", "--capture", "--policy", "--sweep", "--export", "--dry-run")
 """Options of run.py that other commands lack and that set no key."""
 
-EXPORTS = ("goal", "msccl")
+EXPORTS = ("goal", "msccl", "chakra")
 """The formats of --export."""
 
 RANK_OUTPUT = ("0", "all", "none")
@@ -148,7 +148,8 @@ def parser() -> argparse.ArgumentParser:
         "--export",
         nargs=2,
         metavar=("FORMAT", "FILE"),
-        help="write the first schedule of the first mode as goal or msccl, and stop; the file - is stdout",
+        help="write the first schedule of the first mode as goal, msccl or chakra, and stop; the file - is stdout; "
+        "chakra is a file of each rank, with * for its number in the name",
     )
     add(
         "--no-report",
@@ -282,7 +283,12 @@ def _clashes(options: argparse.Namespace) -> list[str]:
         other = "--dask, whose workers have other files" if options.dask else "--engine model, which sends no packets"
         mistakes.append(f"--capture: cannot be combined with {other}; allowed: one of the two")
     if options.export is not None and options.export[0] not in EXPORTS:
-        mistakes.append(f"--export: {format_value(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
+        mistakes.append(f"--export: {format_value(options.export[0])} is not a format; allowed: {', '.join(EXPORTS)}")
+    elif options.export is not None and options.export[0] == "chakra" and Path(options.export[1]).name.count("*") != 1:
+        mistakes.append(
+            f"--export: {format_value(options.export[1])} for a file of each rank; allowed: a name with one * for the "
+            "rank, such as ring.*.et"
+        )
     for option, others in _EXCLUDED.items():
         if option in given:
             clashes = [given[name] for name in others if name in given]

@@ -1,7 +1,7 @@
 """Chakra traces: times against ASTRA-sim and against single collectives, and one sentence for every invalid trace."""
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.model.max_plus import times
-from hosts.collectives import chakra, goal, operations
-from hosts.collectives.kinds import ALGORITHMS, TRACE, Workload, contents, workload
-from hosts.collectives.schedule import Flow, ScheduleError, Stream, final_contents
+from hosts.collectives import chakra, chakra_writer, goal, operations
+from hosts.collectives.kinds import ALGORITHMS, TRACE, Workload, contents, schedule, workload
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, final_contents
 from tests.conftest import PROJECT
+from tests.hosts.test_schedules import CASES
 
 DATA = PROJECT / "tests" / "data" / "chakra"  # its README names the sources of the files
 
@@ -60,6 +61,28 @@ def test_a_trace_of_a_training_step_ends_at_the_hand_computed_times() -> None:
     assert {(ends[one.flow], found.schedule.flows[one.flow]) for one in found.schedule.transfers if one.adds} == {
         (dst, Flow(src, dst, 1)) for src, dst in ((0, 1), (1, 0), (2, 3), (3, 2))
     }
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES)
+def test_a_schedule_written_as_traces_and_read_back_has_the_same_times(
+    tmp_path: Path, kind: str, algorithm: str
+) -> None:
+    found = schedule(kind, algorithm, sites=(3, 2), pieces=2)
+    placement = list(reversed(range(found.places)))
+    for rank, content in enumerate(chakra_writer.messages(found, placement=placement, slot_bytes=1000)):
+        (tmp_path / f"it.{rank}.et").write_bytes(content)
+    again = chakra.read(tmp_path / "it.*.et", sites=(found.places,)).schedule
+    alpha_s, byte_s = 1e-6, 1e-9
+
+    def arrivals(one: Schedule, slot_bytes: float, names: Sequence[int]) -> list[tuple[int, int, float]]:
+        flows = (len(one.flows), 1)
+        at = times(one.transfers, np.full(flows, alpha_s), np.full(flows, byte_s * slot_bytes)).arrives_s[:, 0]
+        return sorted(
+            (names[flow.src], names[flow.dst], round(1e9 * when))
+            for (flow, _), when in zip(one.sends(), at, strict=True)
+        )
+
+    assert arrivals(again, 1, range(found.places)) == arrivals(found, 1000, placement)
 
 
 # --- files in the trace format, written independently of the reader ---------------------------------------------------

@@ -156,7 +156,7 @@ def one_port_ns(found: Schedule) -> list[int]:
         for index in range(len(tasks)):
             if index not in listed and not missing[index] and before[index] in begun:
                 listed.add(index)
-                free = max(cpu[at(index)], out[at(index)])
+                free = max(cpu[at(index)], out[at(index)] if isinstance(servers[tasks[index].flow], Flow) else 0)
                 heapq.heappush(events, (free, next(numbers), "begin", index))
 
     list_ready()

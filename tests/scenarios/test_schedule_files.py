@@ -9,6 +9,7 @@ from analysis.statistics.bandwidth import busbw_factor
 from hosts.collectives import schedule_files
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import Flow
+from scenarios import api
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import plan_of
 from scenarios.experiment import command
@@ -253,6 +254,17 @@ def test_an_exported_schedule_of_every_algorithm_can_be_read_again(tmp_path, kin
         assert max(*sent, *received) >= size * busbw_factor(kind, 8)
 
 
+def test_an_exported_chakra_trace_takes_the_time_of_its_collective(tmp_path):
+    asked = ["--gpus", "4", "--modes", "base", "--set", "collective.kind=allreduce", "--set", "collective.pieces=3"]
+    assert command.run(["paper", *asked, "--export", "chakra", str(tmp_path / "ring.*.et")]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"ring.{rank}.et" for rank in range(4)]
+    given = {"fabric.gpus": 4, "run.modes": ["base"], "collective.count": 3}
+    ring = {**given, "collective.kind": "allreduce", "collective.pieces": 3}
+    trace = {**given, "collective.kind": "trace", "collective.schedule": str(tmp_path / "ring.*.et")}
+    wanted, found = (api.run(api.scenario("paper", values)).completion_s for values in (ring, trace))
+    assert list(found) == pytest.approx(list(wanted), rel=1e-6)  # sizes of messages are whole bytes
+
+
 def test_an_exported_ring_is_the_planned_ring_of_the_first_mode(tmp_path, capsys):
     out = tmp_path / "a.goal"
     arguments = ["paper", "--seed", "3", "--set", "fabric.gpus=[3, 3]"]
@@ -271,10 +283,12 @@ def test_an_exported_ring_is_the_planned_ring_of_the_first_mode(tmp_path, capsys
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--export", "xml", "a"], "is not a format; allowed: goal or msccl"),
+        (["--export", "xml", "a"], "is not a format; allowed: goal, msccl, chakra"),
         (["--export", "goal", "a", "--json"], "--json cannot be combined with --export"),
         (["--export", "goal", "a", "--gpus", "4,8"], "has 2 configurations; allowed: one"),
         (["--export", "goal", "no/such/a"], "no/such/a cannot be written: No such file"),
+        (["--export", "chakra", "-"], '"-" for a file of each rank; allowed: a name with one * for the rank'),
+        (["--export", "chakra", "a.*.et", "--set", "collective.kind=training"], "allowed: schedules that only send"),
     ],
 )
 def test_an_impossible_export_is_refused_and_writes_no_file(tmp_path, monkeypatch, capsys, arguments, words):
