@@ -61,11 +61,6 @@ def _doubling(ranks: int, size: float) -> Iterator[Step]:
     return exchange(ranks, [(1 << k, size) for k in range((ranks - 1).bit_length())])
 
 
-def _halving_doubling(ranks: int, size: float) -> Iterator[Step]:
-    there = [(1 << k, size / (2 << k)) for k in range((ranks - 1).bit_length())]
-    return exchange(ranks, there + there[::-1])
-
-
 def _all_distances(ranks: int, size: float) -> Iterator[Step]:
     return exchange(ranks, [(k, size) for k in range(1, ranks)])
 
@@ -103,7 +98,7 @@ CASES = {
         "bcast": Case(8, 1 << 17, "BCAST_INTRA_ALGORITHM binomial", binomial),
         "allgather": Case(8, 1 << 19, "ALLGATHER_INTRA_ALGORITHM ring", ring),
         "alltoall": Case(8, 1 << 19, "ALLTOALL_INTRA_ALGORITHM pairwise", _all_distances),
-        "allreduce": Case(8, 1 << 20, "ALLREDUCE_INTRA_ALGORITHM reduce_scatter_allgather", _halving_doubling),
+        "allreduce": Case(8, 1 << 20, "ALLREDUCE_INTRA_ALGORITHM recursive_doubling", _doubling),
         "reduce_scatter": Case(8, 1 << 22, "REDUCE_SCATTER_INTRA_ALGORITHM pairwise", _blocks(pairwise)),
         "barrier": Case(8, 0, "BARRIER_INTRA_ALGORITHM recexch", _exchange_barrier),
     },
