@@ -61,6 +61,10 @@ def _doubling(ranks: int, size: float) -> Iterator[Step]:
     return exchange(ranks, [(1 << k, size) for k in range((ranks - 1).bit_length())])
 
 
+def _halving(ranks: int, size: float) -> Iterator[Step]:
+    return exchange(ranks, [(1 << k, size * (1 << k) / ranks) for k in reversed(range((ranks - 1).bit_length()))])
+
+
 def _all_distances(ranks: int, size: float) -> Iterator[Step]:
     return exchange(ranks, [(k, size) for k in range(1, ranks)])
 
@@ -99,7 +103,7 @@ CASES = {
         "allgather": Case(8, 1 << 19, "ALLGATHER_INTRA_ALGORITHM ring", ring),
         "alltoall": Case(8, 1 << 19, "ALLTOALL_INTRA_ALGORITHM pairwise", _all_distances),
         "allreduce": Case(8, 1 << 20, "ALLREDUCE_INTRA_ALGORITHM recursive_doubling", _doubling),
-        "reduce_scatter": Case(8, 1 << 22, "REDUCE_SCATTER_INTRA_ALGORITHM pairwise", _blocks(pairwise)),
+        "reduce_scatter": Case(8, 1 << 21, "REDUCE_SCATTER_INTRA_ALGORITHM recursive_halving", _halving),
         "barrier": Case(8, 0, "BARRIER_INTRA_ALGORITHM recexch", _exchange_barrier),
     },
 }
