@@ -46,6 +46,7 @@ def run(
     directory: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
     date_ns: int | None = None,
+    open_files: int | None = None,
     stdin: int | None = None,
     stdout: Sink | None = None,
     stderr: Sink | None = None,
@@ -59,10 +60,11 @@ def run(
     ``clock`` is ``virtual`` (time passes only while every process of the VM waits, and then jumps) or ``wall``.
     ``results`` is the one folder of the host that the command can write to, at the same path. ``directory`` and
     ``environment`` default to the caller's. ``date_ns`` is the date at which the command begins, in ns since 1970, by
-    default the host's. The streams default to an empty stdin and this process's stdout and
-    stderr; ``use_terminal`` gives the command this process's terminal instead. ``answer`` answers the questions that
-    the command asks on /dev/tty4 (`machine.Machine`); meanwhile this process has its terminal back. The VM ends with
-    the calling thread, and before this function returns if there is any exception, such as KeyboardInterrupt.
+    default the host's. ``open_files`` is its limit of open files, which it may raise itself; by default the highest,
+    65,536. The streams default to an empty stdin and this process's stdout and stderr; ``use_terminal``
+    gives the command this process's terminal instead. ``answer`` answers the questions that the command asks on
+    /dev/tty4 (`machine.Machine`); meanwhile this process has its terminal back. The VM ends with the calling thread,
+    and before this function returns if there is any exception, such as KeyboardInterrupt.
     ``on_start`` receives a function that ends the VM and may be called from any thread. ``on_interrupt`` is called when
     an interrupt from the terminal is passed to a command with ``answer``.
 
@@ -82,6 +84,7 @@ def run(
         date_ns=date_ns,
         terminal=use_terminal,
         stdin=stdin is not None,
+        open_files=open_files,
     )
     image = kernel.find_kernel(environment)
     original_terminal: Callable[[], AbstractContextManager[None]] = nullcontext

@@ -14,6 +14,10 @@ from topologies.command_line import CommandParser
 from topologies.conditions.clock import date_ns
 from topologies.units import UnitError, format_size, parse_size_bytes
 
+# Linux's usual limit, which a process may raise itself. Others close all descriptors that they may have, one by one, as
+# the shell of each of Mininet's hosts does.
+OPEN_FILES = 1024
+
 
 def main(arguments: list[str]) -> int:
     """Run the command of the arguments in the VM; return its exit status."""
@@ -35,6 +39,7 @@ def main(arguments: list[str]) -> int:
             memory_bytes=options.memory,
             results=options.results,
             date_ns=options.date,
+            open_files=OPEN_FILES,
             stdin=0 if _has_input(options.clock) and not use_terminal else None,
             use_terminal=use_terminal,
         )

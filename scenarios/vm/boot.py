@@ -94,6 +94,7 @@ def request(
     date_ns: int | None,
     terminal: bool,
     stdin: bool,
+    open_files: int | None = None,
 ) -> bytes:
     """Return the request to the VM's init, which goes over the control console: a line with a number of bytes, and
     so many of shell code in base64.
@@ -101,12 +102,14 @@ def request(
     COMMAND's environment is exactly ``environment``. ``results`` is the one folder of the host that can be written.
     ``date_ns`` is the date at which COMMAND begins, in ns since 1970, by default the host's.
     With ``terminal`` COMMAND has the VM's terminal; otherwise its three streams are pipes, and without ``stdin`` the
-    first is empty. Every word is quoted for the shell, so that it may contain any character.
+    first is empty. ``open_files`` is its limit of open files, by default the highest. Every word is quoted for the
+    shell, so that it may contain any character.
     """
     words = ["setsid", *(["--ctty"] if terminal else []), "env", "-i", "--"]
     words += [f"{name}={value}" for name, value in environment.items()]
     if "=" in command[0]:  # env would take the command for another variable
         words += ["sh", "-c", 'exec "$0" "$@"']
+    limit = "" if open_files is None else f"ulimit -Sn {open_files}; "
     text = "\n".join(
         (
             f"directory={shlex.quote(directory)}",
@@ -114,7 +117,7 @@ def request(
             f"date={'' if date_ns is None else f'@{date_ns // 10**9}.{date_ns % 10**9:09}'}",
             f"terminal={'yes' if terminal else 'no'}",
             f"stdin={'yes' if stdin else 'no'}",
-            f"launch() {{ exec {shlex.join([*words, *command])}; }}",
+            f"launch() {{ {limit}exec {shlex.join([*words, *command])}; }}",
         )
     )
     code = base64.b64encode(os.fsencode(text))

@@ -6,6 +6,7 @@ host, makes switches reconnect to a controller without delay.
 """
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -192,6 +193,8 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python -m scenarios.vm.openvswitch up|down, not {' '.join(arguments)!r}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # the daemons have several for each port
     try:
         if actions[arguments[0]]() is False:
             print("longhaul: Open vSwitch is up already", file=sys.stderr)

@@ -92,6 +92,21 @@ def test_two_hours_of_keepalive_pass_in_seconds(tmp_path: Path) -> None:
     assert kind == "TimeoutError" and 7200 + 9 * 75 <= float(seconds) <= 1.125 * (7200 + 9 * 75)
 
 
+OPEN_FILES = """
+ulimit -Sn
+ulimit -Sn 5000 && ulimit -Sn
+python -m scenarios.vm.openvswitch up
+grep "Max open files" "/proc/$(cat /run/openvswitch/ovs-vswitchd.pid)/limits"
+"""
+
+
+def test_a_command_has_linuxs_usual_limit_of_open_files_and_switches_have_a_higher_one() -> None:
+    found = run_on_hosts("sh", "-ec", OPEN_FILES)
+    usual, raised, switches = found.stdout.splitlines()
+    assert (usual, raised) == ("1024", "5000"), found.stderr
+    assert int(switches.split()[3]) >= 65_536  # each port takes several
+
+
 USED = """
 def test_two_hosts_are_so_far_apart(virtual_hosts):
     ended = virtual_hosts("ping", "-c", "1", "h1", link="1 Gbit/s, 20 ms")
