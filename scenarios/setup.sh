@@ -14,7 +14,8 @@ command -v apt-get >/dev/null || { say "this machine has no apt: Debian 12, Debi
 
 # --- packages ------------------------------------------------------------------------------------------------------
 # The network, the prompt's tools, Python, and what builds a kernel.
-packages=(openvswitch-switch mininet iproute2 ethtool iputils-ping iperf tcpdump net-tools procps util-linux python3 python3-venv
+packages=(openvswitch-switch mininet iproute2 iptables ethtool iputils-ping iperf tcpdump net-tools procps util-linux python3
+    python3-venv
     python-is-python3 gcc libc6-dev make flex bison bc patch tar xz-utils bzip2 git)
 # What opens a report in its test; Ubuntu has it as a snap alone, and that test is skipped there.
 grep -qx ID=ubuntu /etc/os-release || packages+=(chromium)

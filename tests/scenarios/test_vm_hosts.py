@@ -107,6 +107,29 @@ def test_a_command_has_linuxs_usual_limit_of_open_files_and_switches_have_a_high
     assert int(switches.split()[3]) >= 65_536  # each port takes several
 
 
+NAT = """
+import subprocess
+from mininet.net import Mininet
+from mininet.node import OVSBridge
+from mininet.topo import SingleSwitchTopo
+from scenarios.vm import openvswitch
+openvswitch.up()
+net = Mininet(SingleSwitchTopo(), switch=OVSBridge, controller=None, ipBase="172.16.0.0/24")
+net.addNAT().configDefault()
+net.start()
+print("1 received" in net["h1"].cmd("ping -c 1 10.0.0.2"))
+subprocess.run(["iptables", "--table", "nat", "--flush"], check=True)
+print("0 received" in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2"))
+net.stop()
+"""
+
+
+def test_mininets_hosts_reach_others_by_network_address_translation() -> None:
+    found = run_on_hosts(sys.executable, "-c", NAT)
+    # h1 has no route to Mininet's hosts, so that only the address of h0 gets an answer.
+    assert found.stdout.split() == ["True", "True"], found.stderr
+
+
 USED = """
 def test_two_hosts_are_so_far_apart(virtual_hosts):
     ended = virtual_hosts("ping", "-c", "1", "h1", link="1 Gbit/s, 20 ms")
