@@ -18,7 +18,7 @@ from tests.conftest import PROJECT
 from tests.references.conftest import Record
 from tests.references.page import FAILED, PASSED, SKIPPED, Outcome, Suite
 
-pytestmark = pytest.mark.references
+pytestmark = [pytest.mark.references, pytest.mark.timeout(3600)]
 
 RUNNER = Path(__file__).with_name("mininet_cases.py")
 DATE = "2026-01-01T00:00:00"  # what programs derive from the date is the same in every boot
