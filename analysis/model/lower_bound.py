@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hosts.collectives.kinds import SHIFTED
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
 
@@ -91,7 +92,7 @@ class _Need:
     """The number of blocks that must enter a set X. They depend on data that started at the GPUs `sources` and are
     needed by the GPUs `sinks`; with `all_each`, each sink needs all of them."""
 
-    blocks: int
+    blocks: float
     sources: Indices
     sinks: Indices
     all_each: bool
@@ -105,6 +106,11 @@ def _crossing(kind: str, inside: Bools) -> _Need | None:
     begins_at_root, ends_at_root = kind in ("broadcast", "scatter"), kind in ("reduce", "gather")
     if (begins_at_root and inside[0]) or (ends_at_root and not inside[0]):
         return None
+    if kind in SHIFTED:  # every part goes from its rank to another one, and all have the same size
+        n, distances = inside.size, np.array(SHIFTED[kind](inside.size))
+        enters = inside[(np.arange(n)[:, None] + distances) % n] & ~inside[:, None]
+        parts = float(enters.sum()) * (1 if kind == "sendrecv" else n) / len(distances)
+        return _Need(blocks=parts, sources=outer, sinks=inner, all_each=False)
     blocks = {
         "allgather": outer.size,
         "allreduce": inside.size,
