@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hosts.collectives.kinds import SHIFTED
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
 
@@ -106,12 +105,11 @@ def _crossing(kind: str, inside: Bools) -> _Need | None:
     begins_at_root, ends_at_root = kind in ("broadcast", "scatter"), kind in ("reduce", "gather")
     if (begins_at_root and inside[0]) or (ends_at_root and not inside[0]):
         return None
-    if kind in SHIFTED:  # every part goes from its rank to another one, and all have the same size
-        n, distances = inside.size, np.array(SHIFTED[kind](inside.size))
-        enters = inside[(np.arange(n)[:, None] + distances) % n] & ~inside[:, None]
-        parts = float(enters.sum()) * (1 if kind == "sendrecv" else n) / len(distances)
-        return _Need(blocks=parts, sources=outer, sinks=inner, all_each=False)
-    blocks = {
+    if kind in ("sendrecv", "alltoallv"):
+        away = (inner[:, None] - outer) % inside.size  # from each GPU outside to each inside
+        blocks = np.sum(away == 1) if kind == "sendrecv" else away.sum() * 2 / (inside.size - 1)
+        return _Need(blocks=float(blocks), sources=outer, sinks=inner, all_each=False)
+    needed = {
         "allgather": outer.size,
         "allreduce": inside.size,
         "reducescatter": inner.size,
@@ -122,7 +120,7 @@ def _crossing(kind: str, inside: Bools) -> _Need | None:
         "scatter": inner.size,
     }[kind]
     return _Need(
-        blocks=blocks,
+        blocks=needed,
         sources=root if begins_at_root else outer,
         sinks=root if ends_at_root else inner,
         all_each=kind in ("allgather", "allreduce", "broadcast"),
