@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import dijkstra
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import csgraph_from_dense, dijkstra
 
 from controller.routing.traffic_engineering import Demand, allocate
 from topologies.fabric.link_names import node_of
@@ -144,6 +144,7 @@ def shortest(net: Backbone, matrix: Matrix) -> float:
 
 def fixed_paths_are_shortest(net: Backbone) -> bool:
     """Return whether every fixed path is as short as Dijkstra's by scipy."""
-    src, dst = np.array(net.ends).T
-    best = dijkstra(csr_array((1.0 / np.array(net.weight), (src, dst))).power(-1))  # a matrix adds parallel links
+    apart = np.full((net.nodes, net.nodes), np.inf)
+    np.minimum.at(apart, tuple(np.array(net.ends).T), net.weight)  # of parallel links, the shortest
+    best = dijkstra(csgraph_from_dense(apart, null_value=np.inf))
     return all(sum(net.weight[link] for link in ways[0]) == best[pair] for pair, ways in paths_of(net).items())
