@@ -317,11 +317,15 @@ def _parser() -> ScenarioParser:
     parser.add_argument("--wan-delay", metavar="T", help='delay of a WAN link, such as "10 us"')
     parser.add_argument("--seed", metavar="S", help="seed of all random numbers")
     parser.add_argument("--modes", default="base,wan", help="separated by commas (default base,wan)")
-    size = {"metavar": "SIZE"}
-    parser.add_argument("-b", "--from", "--minbytes", dest="least", default="8 kB", help="(default 8 kB)", **size)
-    parser.add_argument("-e", "--to", "--maxbytes", dest="most", default="512 MB", help="(default 512 MB)", **size)
+    size = "SIZE"
+    parser.add_argument("-b", "--from", "--minbytes", dest="least", default="8 kB", help="(default 8 kB)", metavar=size)
+    parser.add_argument(
+        "-e", "--to", "--maxbytes", dest="most", default="512 MB", help="(default 512 MB)", metavar=size
+    )
     parser.add_argument("-f", "--factor", "--stepfactor", type=int, help="from one size to the next (default 4)")
-    parser.add_argument("-i", "--step", "--stepbytes", help="from one size to the next, in place of a factor", **size)
+    parser.add_argument(
+        "-i", "--step", "--stepbytes", help="from one size to the next, in place of a factor", metavar=size
+    )
     parser.add_argument("-w", "--warmup", "--warmup_iters", type=int, default=0, help="more, first, that do not count")
     parser.add_argument("-c", "--check", type=int, choices=(0, 1), default=1, help="0: no #wrong (bytes are verified)")
     parser.add_argument("--nccl", action="store_true", help="print the columns of nccl-tests")
