@@ -91,7 +91,7 @@ class _Need:
     """The number of blocks that must enter a set X. They depend on data that started at the GPUs `sources` and are
     needed by the GPUs `sinks`; with `all_each`, each sink needs all of them."""
 
-    blocks: int
+    blocks: float
     sources: Indices
     sinks: Indices
     all_each: bool
@@ -105,7 +105,11 @@ def _crossing(kind: str, inside: Bools) -> _Need | None:
     begins_at_root, ends_at_root = kind in ("broadcast", "scatter"), kind in ("reduce", "gather")
     if (begins_at_root and inside[0]) or (ends_at_root and not inside[0]):
         return None
-    blocks = {
+    if kind in ("sendrecv", "alltoallv"):
+        away = (inner[:, None] - outer) % inside.size  # from each GPU outside to each inside
+        blocks = np.sum(away == 1) if kind == "sendrecv" else away.sum() * 2 / (inside.size - 1)
+        return _Need(blocks=float(blocks), sources=outer, sinks=inner, all_each=False)
+    needed = {
         "allgather": outer.size,
         "allreduce": inside.size,
         "reducescatter": inner.size,
@@ -116,7 +120,7 @@ def _crossing(kind: str, inside: Bools) -> _Need | None:
         "scatter": inner.size,
     }[kind]
     return _Need(
-        blocks=blocks,
+        blocks=needed,
         sources=root if begins_at_root else outer,
         sinks=root if ends_at_root else inner,
         all_each=kind in ("allgather", "allreduce", "broadcast"),

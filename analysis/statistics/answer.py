@@ -20,6 +20,8 @@ COLLECTIVE_NAMES = {
     "reduce": "Reduce",
     "gather": "Gather",
     "scatter": "Scatter",
+    "sendrecv": "SendRecv",
+    "alltoallv": "AllToAllv",
     "jobs": "round",
     "training": "iteration",
 }

@@ -12,7 +12,15 @@ from typing import Any, NoReturn
 
 from controller.routing.multipath import multipath
 from topologies.errors import FabricError
-from topologies.fabric.fabric import GRAINS, MAX_HASH_SEED, MAX_PIECES, ROUTINGS, Fabric, FabricSpec
+from topologies.fabric.fabric import (
+    GRAINS,
+    MAX_HASH_SEED,
+    MAX_PIECES,
+    ROUTINGS,
+    TE_OBJECTIVES,
+    Fabric,
+    FabricSpec,
+)
 from topologies.fabric.maps import read_wan, write_wan
 from topologies.fabric.wan import MAX_PATHS, WAN_PRESETS, WanSpec
 
@@ -155,7 +163,7 @@ def read_spec(text: str | bytes) -> FabricSpec:
     sites, paths = message.pop("sites", []), message.pop("paths", None)
     rails, ratios = message.pop("rails", None), message.pop("oversubscription", [])
     values: dict[str, Any] = {}
-    for name, names in (("grain", GRAINS), ("routing", ROUTINGS)):
+    for name, names in (("grain", GRAINS), ("routing", ROUTINGS), ("objective", TE_OBJECTIVES)):
         values[name] = message.pop(name, names[0])
         _check(values[name] in names, name, values[name], " or ".join(map(show, names)))
     _check(_is_int(seed) and 0 <= seed <= MAX_HASH_SEED, "hash_seed", seed, f"a whole number from 0 to {MAX_HASH_SEED}")

@@ -7,7 +7,8 @@ SWAN: Hong et al., "Achieving High Utilization with Software-Driven WAN", SIGCOM
 
 The algorithm is progressive filling by linear programmes. Each maximizes the common rate of all demands that still
 grow; the demands that have all they want then stop or, if there are none, the demands that can have no more in any
-solution, which have positive dual values. The last programme finds the split with the least delay for these rates.
+solution, which have positive dual values. The last programme finds the split with the least delay for these rates; with
+the objective "utilisation" one before it finds the least highest utilisation of a WAN link, which the split then keeps.
 
 Messages are cut into pieces, each a separate flow (`controller.routing.multipath`). The pieces of a demand are assigned
 to its tunnels in proportion to the tunnels' rates by D'Hondt's method, which maximizes the rate of the slowest piece.
@@ -150,12 +151,13 @@ def _tunnel_rates(
         totals = allocate_split(list(demands), parts, np.array(capacity), kept)
         return [[rate * part for part in of_demand] for rate, of_demand in zip(totals, parts, strict=True)]
     more = np.zeros(len(capacity) - len(delays_s))
-    rates: list[Sequence[float]] = list(allocate(list(demands), np.array(capacity), np.append(delays_s, more), kept))
+    even = len(delays_s) if fabric.spec.objective == "utilisation" else 0
+    rates = [*allocate(list(demands), np.array(capacity), np.append(delays_s, more), kept, even)]
     for index, demand in enumerate(demands):
         if demand.wanted_bps and not any(rates[index]):  # too slow relative to the fastest link, or down
             most_bps = [min(capacity[link] for link in links) for links in demand.tunnels]
             best = np.argmax(most_bps)
-            rates[index] = [bps if tunnel == best else 0.0 for tunnel, bps in enumerate(most_bps)]
+            rates[index] = tuple(bps if tunnel == best else 0.0 for tunnel, bps in enumerate(most_bps))
     return rates
 
 
@@ -244,9 +246,11 @@ def allocate(
     capacity_bps: Floats,
     delays_s: Floats | None = None,
     kept: Mapping[int, float] = MappingProxyType({}),
+    even: int = 0,
 ) -> tuple[tuple[float, ...], ...]:
     """Return the rate of each tunnel of each demand, bit/s: strict between priorities, max-min fair within a priority,
-    and split with the least delay.
+    and split with the least delay, among the splits for which the highest utilisation of the first `even` links is
+    least.
 
     `capacity_bps` and `delays_s`, [links], are those of the links that tunnels pass; a capacity of 0 is a link that is
     down. No link carries more than its capacity. `kept` is the share of each link on their way that the demands of a
@@ -269,7 +273,7 @@ def allocate(
             if not stops.size:
                 stops = growing[duals >= min(_POSITIVE, duals.max())]
             grows[stops] = False
-    rates_bps = programme.split(rate, np.zeros(len(capacity_bps)) if delays_s is None else delays_s)
+    rates_bps = programme.split(rate, np.zeros(len(capacity_bps)) if delays_s is None else delays_s, even)
     return tuple(tuple(rates_bps[programme.of_demand == d].tolist()) for d in range(len(demands)))
 
 
@@ -332,10 +336,14 @@ class _Programme:
         solution = self._solve(np.append(np.zeros(len(self.is_up)), -1.0), rate * (1 - grows), grows)
         return float(solution.x[-1]), -solution.ineqlin.marginals[growing]
 
-    def split(self, rate: Floats, delays_s: Floats) -> Floats:
-        """Return the rates of the tunnels, [T] bit/s, that give demands their `rate` [D] with the least delay."""
+    def split(self, rate: Floats, delays_s: Floats, even: int) -> Floats:
+        """Return the rates of the tunnels, [T] bit/s, that give demands their `rate` [D] with the least delay, when the
+        first `even` links are used no more than is needed."""
         if not self._tunnels:
             return np.zeros(0)
+        if even:
+            is_even = self._used < even
+            self._room[is_even] = np.minimum(self._room, self._least_use(rate, is_even))[is_even]
         delay_s = np.array([delays_s[list(links)].sum() for links in self._tunnels])
         cost = 1 + delay_s / (delay_s.max() or 1.0)  # at least 1, so that no tunnel sends more than is needed
         solution = self._solve(np.append(cost, 0.0), rate, np.zeros(rate.size))
@@ -346,19 +354,35 @@ class _Programme:
         rates *= min(1.0, (self._capacity[used] / load[used]).min(initial=1.0)) * self.unit_bps
         return rates
 
-    def _solve(self, cost: Floats, least: Floats, grows: Floats) -> Any:
-        from scipy.optimize import linprog
+    def _least_use(self, rate: Floats, is_even: npt.NDArray[np.bool_]) -> float:
+        """Return the least highest utilisation of the used links `is_even` at which demands can have their `rate`."""
+        from scipy.sparse import csc_array, hstack
 
+        column = np.append(np.zeros(rate.size), np.where(is_even, -self._capacity, 0.0))
+        rows = csc_array(hstack([self._rows[:, :-1], column[:, None]]))
+        limits = np.append(-np.maximum(rate - _SLACK, 0), np.where(is_even, 0.0, self._capacity * self._room))
+        most = np.append(np.where(self.is_up, np.inf, 0.0), np.inf)
+        return float(_solved(np.append(np.zeros(len(self.is_up)), 1.0), rows, limits, most).x[-1]) + _SLACK
+
+    def _solve(self, cost: Floats, least: Floats, grows: Floats) -> Any:
         self._rows.data[self._rows.indptr[-2] :] = grows
         most = np.append(np.where(self.is_up, np.inf, 0.0), np.inf if grows.any() else 0.0)
-        solution = linprog(
-            cost,
-            self._rows,
-            np.append(-np.maximum(least - _SLACK, 0), self._capacity * self._room),
-            bounds=np.stack([np.zeros_like(most), most], axis=1),
-            method="highs-ds",
-            options={"primal_feasibility_tolerance": _TOLERANCE, "dual_feasibility_tolerance": _TOLERANCE},
-        )
-        if solution.status != 0:
-            raise ArithmeticError(f"the allocation's linear programme failed: {solution.message}")
-        return solution
+        limits = np.append(-np.maximum(least - _SLACK, 0), self._capacity * self._room)
+        return _solved(cost, self._rows, limits, most)
+
+
+def _solved(cost: Floats, rows: Any, limits: Floats, most: Floats) -> Any:
+    """Return the solution of the linear programme over variables from 0 to `most`; raises ArithmeticError."""
+    from scipy.optimize import linprog
+
+    solution = linprog(
+        cost,
+        rows,
+        limits,
+        bounds=np.stack([np.zeros_like(most), most], axis=1),
+        method="highs-ds",
+        options={"primal_feasibility_tolerance": _TOLERANCE, "dual_feasibility_tolerance": _TOLERANCE},
+    )
+    if solution.status != 0:
+        raise ArithmeticError(f"the allocation's linear programme failed: {solution.message}")
+    return solution

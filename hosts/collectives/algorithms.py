@@ -3,7 +3,7 @@
 For the collectives that reduce, `kinds` reverses these schedules in time.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from hosts.collectives.schedule import Builder, Schedule
@@ -45,6 +45,17 @@ def direct_alltoall(places: int) -> Schedule:
         for place in range(places):
             to = (place + away) % places
             builder.send(place, to, [(to, places + place)])
+    return builder.done()
+
+
+def shifted_blocks(places: int, distances: Sequence[int]) -> Schedule:
+    """Every place sends each slot of its first half to the place as far after it as the slot's distance, into the same
+    slot of the second half; the slots of a distance are one message."""
+    builder, slots = Builder(places=places, slots=2 * len(distances)), len(distances)
+    for away in dict.fromkeys(distances):
+        for place in range(places):
+            of = [slot for slot, distance in enumerate(distances) if distance == away]
+            builder.send(place, (place + away) % places, [(slot, slots + slot) for slot in of])
     return builder.done()
 
 

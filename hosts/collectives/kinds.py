@@ -10,6 +10,8 @@ A buffer of n places consists of *blocks* of equal size, and each block of the s
     reduce          the root ends with the sum of all buffers
     gather          n blocks; the root ends with block p of every place p
     scatter         n blocks; place p ends with block p of the root
+    sendrecv        2 buffers; place p's first one goes to the second one of place p + 1
+    alltoallv       2 buffers of n (n - 1) / 2 parts; d of the parts go to the place d after it
 """
 
 from collections.abc import Callable
@@ -35,6 +37,23 @@ Sites = tuple[int, ...]
 MAX_TRANSFERS = 2**21
 """Maximum number of transfers of a collective; to generate this many takes a minute and a gigabyte."""
 
+SHIFTED: dict[str, Callable[[int], tuple[int, ...]]] = {
+    "sendrecv": lambda places: (1,),
+    "alltoallv": lambda places: tuple(away for away in range(1, places) for _ in range(away)),
+}
+"""The kinds in which a place sends each part of its buffer to the place at a distance of its own: the distances of the
+parts, among this many places, as in nccl-tests. Their ranks keep their places, as distances are between ranks."""
+
+MAX_SHIFTED = 64
+"""Most places of an alltoallv: with these, a buffer has 2,016 parts."""
+
+
+def _shifted(kind: str, sites: Sites) -> Schedule:
+    if kind == "alltoallv" and sum(sites) > MAX_SHIFTED:
+        raise ScheduleError(f"{kind} among {sum(sites)} GPUs; allowed: up to {MAX_SHIFTED}")
+    return algorithms.shifted_blocks(sum(sites), SHIFTED[kind](sum(sites)))
+
+
 _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
     "ring": lambda sites, channels: algorithms.ring_allgather(sum(sites), channels=channels),
     "halving-doubling": lambda sites, _: algorithms.recursive_doubling(sum(sites)),
@@ -43,8 +62,10 @@ _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
     "hierarchical": lambda sites, _: algorithms.hierarchical_allgather(sites),
     "hierarchical-direct": lambda sites, _: algorithms.hierarchical_allgather(sites, direct=True),
 }
-_ALLTOALLS: dict[str, Callable[[Sites], Schedule]] = {
-    "direct": lambda sites: algorithms.direct_alltoall(sum(sites)),
+_EXCHANGES: dict[str, dict[str, Callable[[Sites], Schedule]]] = {
+    "alltoall": {"direct": lambda sites: algorithms.direct_alltoall(sum(sites))},
+    "sendrecv": {"direct": lambda sites: _shifted("sendrecv", sites)},
+    "alltoallv": {"direct": lambda sites: _shifted("alltoallv", sites)},
 }
 _BROADCASTS: dict[str, Callable[[Sites], Schedule]] = {
     "chain": lambda sites: algorithms.chain(sum(sites)),
@@ -62,11 +83,13 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "allgather": tuple(_ALLGATHERS),
     "reducescatter": tuple(_ALLGATHERS),
     "allreduce": tuple(dict.fromkeys([*_ALLGATHERS, *_BROADCASTS])),
-    "alltoall": tuple(_ALLTOALLS),
+    "alltoall": tuple(_EXCHANGES["alltoall"]),
     "broadcast": tuple(_BROADCASTS),
     "reduce": tuple(_BROADCASTS),
     "gather": tuple(_SCATTERS),
     "scatter": tuple(_SCATTERS),
+    "sendrecv": tuple(_EXCHANGES["sendrecv"]),
+    "alltoallv": tuple(_EXCHANGES["alltoallv"]),
 }
 """The algorithms of each kind of collective."""
 
@@ -103,8 +126,8 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
 
 
 def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
-    if kind == "alltoall":
-        return _ALLTOALLS[algorithm](sites)
+    if kind in _EXCHANGES:
+        return _EXCHANGES[kind][algorithm](sites)
     if kind in ("scatter", "gather"):
         scatter = _SCATTERS[algorithm](sites)
         return scatter if kind == "scatter" else dual(scatter, adds=False)
@@ -213,7 +236,11 @@ class Workload:
 
     def owner(self, transfer: Transfer) -> int:
         """Return the place whose block is first in a transfer; -1 if messages have no blocks or all the same one."""
-        if self.kind in SELF_SIZED_KINDS or not transfer.slots or blocks(self.kind, self.schedule.places) == 1:
+        if (
+            self.kind in (*SELF_SIZED_KINDS, *SHIFTED)
+            or not transfer.slots
+            or blocks(self.kind, self.schedule.places) == 1
+        ):
             return -1
         slots = slots_in_size(self.kind, places=self.schedule.places, slots=self.schedule.slots)
         return transfer.slots[0][0] * self.schedule.places // slots % self.schedule.places
@@ -264,6 +291,7 @@ def workload(
             slot_bytes=1,
             is_ring=algorithm == "ring",
             is_rooted=kind in ROOTED,
+            groups=() if kind in SHIFTED else None,
         ),
         size_bytes,
     )
@@ -278,13 +306,13 @@ def sized(unsized: Workload, size_bytes: int) -> Workload:
 
 def blocks(kind: str, places: int) -> int:
     """Return the number of blocks in the size of a collective."""
-    return 1 if kind in ("broadcast", "reduce") else places
+    return 1 if kind in ("broadcast", "reduce", "sendrecv") else places
 
 
 def slots_in_size(kind: str, *, places: int, slots: int) -> int:
     """Return the number of slots in the size of a collective, as nccl-tests counts it: the whole buffer or, for an
-    alltoall, what one place sends, its own block included."""
-    return slots // 2 if kind == "alltoall" else slots
+    alltoall or alltoallv, what one place sends, the block for itself included if there is one."""
+    return slots // 2 if kind == "alltoall" or kind in SHIFTED else slots
 
 
 def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[Contents, Contents]:
@@ -310,6 +338,8 @@ def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[C
             "allgather": block(slot) == place,
             "gather": block(slot) == place,
             "alltoall": block(slot) < places,
+            "sendrecv": slot < slots // 2,
+            "alltoallv": slot < slots // 2,
             "broadcast": place == 0,
             "scatter": place == 0,
         }.get(kind, True)
@@ -320,6 +350,13 @@ def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[C
         src, slots_per_block = block(slot) - places, slots // (2 * places)
         return mine(src, place * slots_per_block + slot % slots_per_block) if src >= 0 and src != place else 0
 
+    distances = SHIFTED[kind](places) if kind in SHIFTED else ()
+
+    def shifted(place: int, slot: int) -> int:
+        """Return the required content of the second half: the same slot of the first, of the place that sends it."""
+        sent = slot - slots // 2
+        return mine((place - distances[sent * 2 * len(distances) // slots]) % places, sent) if sent >= 0 else 0
+
     wanted: Callable[[int, int], int] = {
         "allgather": lambda place, slot: mine(block(slot), slot),
         "gather": lambda place, slot: mine(block(slot), slot) if place == 0 else 0,
@@ -329,6 +366,8 @@ def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[C
         "broadcast": lambda place, slot: mine(0, slot),
         "scatter": lambda place, slot: mine(0, slot) if block(slot) == place else 0,
         "alltoall": received,
+        "sendrecv": shifted,
+        "alltoallv": shifted,
     }[kind]
     return (
         [[holds(place, slot) for slot in range(slots)] + [0] * scratch for place in everyone],

@@ -200,6 +200,14 @@ class Prompt(CLI):  # type: ignore[misc]
         """scatter [chunk] SIZE [COUNT] [ALGORITHM]: every GPU gets one of g0's blocks"""
         self._run("scatter", line)
 
+    def do_sendrecv(self, line: str) -> None:
+        """sendrecv [chunk] SIZE [COUNT] [ALGORITHM]: every GPU sends its buffer to the next"""
+        self._run("sendrecv", line)
+
+    def do_alltoallv(self, line: str) -> None:
+        """alltoallv [chunk] SIZE [COUNT] [ALGORITHM]: every GPU sends most to the GPUs farthest after it"""
+        self._run("alltoallv", line)
+
     def _run(self, kind: str, line: str) -> None:
         """Run collectives of a kind and print measured and predicted time and their ratio; Ctrl-C aborts."""
         asked = arguments.collective(kind, line)

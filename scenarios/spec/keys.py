@@ -45,6 +45,7 @@ from topologies.fabric.fabric import (
     MAX_PIECES,
     MAX_SWITCHES_PER_TIER,
     ROUTINGS,
+    TE_OBJECTIVES,
     even_split,
 )
 from topologies.fabric.maps import ALLOWED, read_wan, write_wan
@@ -426,6 +427,13 @@ KEYS: Mapping[str, Key] = {
             "pieces",
             whole(1, MAX_PIECES),
             "Pieces into which each WAN message is split; each takes a tunnel.",
+            within="fabric",
+        ),
+        Key(
+            "te.objective",
+            "objective",
+            one_of(*TE_OBJECTIVES),
+            "What the split over tunnels minimises: mean delay, or the highest utilisation of a WAN link, then delay.",
             within="fabric",
         ),
         Key(

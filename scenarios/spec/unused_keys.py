@@ -294,7 +294,7 @@ RULES = (
         ("fabric",),
     ),
     Rule(
-        (*_TE_KEYS, "te.pieces"),
+        (*_TE_KEYS, "te.pieces", "te.objective"),
         f"fabric.routing is not {te.ROUTING}",
         lambda config: config.fabric.routing == te.ROUTING,
         ("fabric",),

@@ -2,11 +2,13 @@
 
 Run it as `python scenarios/collectives.py [SCENARIO] --kind allreduce --engine both`. Fabric, conditions and modes are
 those of the scenario (run.py's --set works here too). As in nccl-tests, a size is that of the whole buffer. Every line
-is the mean over the first collectives of a point.
+is the mean over the first collectives of a point. Options of nccl-tests have their letters here, too, and --nccl prints
+its columns. A kind may have the name of its program there, such as all_reduce_perf.
 """
 
 import argparse
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,7 +38,12 @@ if TYPE_CHECKING:
 
 COMMAND = "collectives.py"
 _OF_RUN = ("gpus", "wan_delay", "seed")  # options that are those of run.py
-_MIN_BYTES, _MAX_BYTES, _MAX_COLLECTIVES = 1, 10**12, 1000
+_MIN_BYTES, _MAX_BYTES, _MAX_COLLECTIVES, _MAX_SIZES = 1, 10**12, 1000, 1000
+_HYPERCUBE = "hypercube"
+_TESTS = {_HYPERCUBE: ("allgather", ("halving-doubling",))}
+"""Programs of nccl-tests that are a kind of collective by certain algorithms; all others are kinds."""
+
+_BARE_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGkmg]?)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +52,8 @@ class Line:
 
     `measured_s` is None if nothing was measured, and `bound_s` if no bound is known. `algbw` and `busbw` come from the
     measured time if there is one, otherwise from the predicted one. `wrong` counts wrong elements (a point that has any
-    is aborted) and is None if nothing was measured. `critical_path` has the seconds of the predicted time by link
+    is aborted) and is None if nothing was measured. `redop`, `root` (-1: none) and `count_each`, the elements of a call
+    on a rank, are those of nccl-tests. `critical_path` has the seconds of the predicted time by link
     ("g0>g4"), largest first. `shared_links` are the links that two flows can use at once. Both name logical links or
     ports, depending on `grain`.
     """
@@ -64,6 +72,9 @@ class Line:
     wrong: int | None
     critical_path: dict[str, float]
     shared_links: tuple[str, ...]
+    redop: str
+    root: int
+    count_each: int
 
     @property
     def time_s(self) -> float:
@@ -91,10 +102,12 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         problems += warnings_of(rows["emulation"])
     if unmeasured is not None:
         problems.append(f"nothing was measured: {unmeasured}")
-    lines = list(_lines(scenario, rows))
+    rows = {engine: own[own.collective >= options.warmup] for engine, own in rows.items()}
+    lines = list(_lines(scenario, rows, _test(options.kind), is_checked=bool(options.check)))
     heading = f"{scenario.collective.kind}, {scenario.fabric.grain} grain"
+    tables = [Table(_columns(lines), lines, title=heading)] if not options.nccl else list(_nccl_tables(scenario, lines))
     return Answer(
-        tables=[Table(_columns(lines), lines, title=heading)],
+        tables=tables,
         as_json=[asdict(line) for line in lines],
         picture=lambda: _picture(scenario, lines),
         problems=problems,
@@ -118,20 +131,28 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     from hosts.collectives.kinds import ALGORITHMS
     from scenarios.spec.load import Override, assignment, load_scenario
     from topologies.errors import did_you_mean, format_value
-    from topologies.units import format_size, parse_size_bytes
+    from topologies.units import format_size
 
-    if options.kind not in ALGORITHMS:
-        near = did_you_mean(options.kind, ALGORITHMS)
-        raise ValueError(f"--kind: {format_value(options.kind)} has no sizes; allowed: {', '.join(ALGORITHMS)}{near}")
+    test = _test(options.kind)
+    kind, algorithms = _TESTS.get(test, (test, ALGORITHMS.get(test, ())))
+    if kind not in ALGORITHMS:
+        known = [*ALGORITHMS, *_TESTS]
+        near = did_you_mean(options.kind, known)
+        raise ValueError(f"--kind: {format_value(options.kind)} has no sizes; allowed: {', '.join(known)}{near}")
     check_range(options, 1, _MAX_COLLECTIVES, "collectives")
+    check_range(options, 0, _MAX_COLLECTIVES, "warmup")
     check_range(options, 1, MAX_JOBS, "jobs")
-    least = quantity(COMMAND, "--from", options.least, parse_size_bytes)
-    most = quantity(COMMAND, "--to", options.most, parse_size_bytes)
-    sizes = list(_sizes(least, most, options.factor))
+    least = quantity(COMMAND, "--from", options.least, _bytes)
+    most = quantity(COMMAND, "--to", options.most, _bytes)
+    step = None if options.step is None else quantity(COMMAND, "--step", options.step, _bytes)
+    if step is not None and options.factor is not None:
+        raise ValueError("--step and --factor together; allowed: one of the two")
+    sizes = list(_sizes(least, most, 4 if options.factor is None else options.factor, step))
+    count = options.collectives + options.warmup
     overrides = [
-        Override("collective.kind", options.kind, "--kind"),
-        Override("collective.count", options.collectives, "--collectives"),
-        Override("collective.emulated", options.collectives, "--collectives"),
+        Override("collective.kind", kind, "--kind"),
+        Override("collective.count", count, "--collectives"),
+        Override("collective.emulated", count, "--collectives"),
         Override("collective.channels", options.channels, "--channels"),
         Override("collective.pieces", options.pieces, "--pieces"),
         Override("run.modes", options.modes.split(","), "--modes"),
@@ -145,18 +166,37 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         if options.algorithms is not None:
             names = options.algorithms.split(",")
         else:
-            names = list(ALGORITHMS[options.kind])
+            names = list(algorithms)
             if options.channels != 1:  # which only rings can have
                 names = [name for name in names if name == "ring"]
         overrides.append(Override("sweep.collective.algorithm", names, "--algorithms"))
     scenario = load_scenario(options.scenario, overrides)
+    gpus = scenario.configurations()[0].gpus
+    if test == _HYPERCUBE and gpus & (gpus - 1):
+        raise ValueError(
+            f"--kind: a hypercube of {gpus} GPUs; allowed: a power of two, such as {1 << gpus.bit_length() - 1}"
+        )
     check_plain(options.scenario, scenario, ("collective.size", "collective.algorithm"))
     return scenario
 
 
-def _lines(scenario: "Scenario", rows: "dict[str, pd.DataFrame]") -> Iterator[Line]:
+def _test(kind: str) -> str:
+    """Return a kind by its name or by that of its program in nccl-tests, such as all_reduce_perf."""
+    return kind.removesuffix("_perf").replace("_", "")
+
+
+def _bytes(text: str) -> int:
+    """Parse a size with a unit or, as in nccl-tests, bytes or binary K, M or G: "64 MB", "65536", "64M" (64 MiB)."""
+    from topologies.units import parse_size_bytes
+
+    bare = _BARE_SIZE.fullmatch(text.strip())
+    return parse_size_bytes(f"{bare[1]} {bare[2].upper()}{'iB' if bare[2] else 'B'}" if bare else text)
+
+
+def _lines(scenario: "Scenario", rows: "dict[str, pd.DataFrame]", test: str, *, is_checked: bool) -> Iterator[Line]:
     """Yield a line for each algorithm, size and mode that the first engine completed."""
     from analysis.statistics.bandwidth import busbw_factor
+    from hosts.collectives.kinds import ROOTED, blocks
     from scenarios.engines.prediction import critical_path
 
     points = {engine: dict(iter(own.groupby(["setting", "mode"]))) for engine, own in rows.items()}
@@ -170,7 +210,9 @@ def _lines(scenario: "Scenario", rows: "dict[str, pd.DataFrame]") -> Iterator[Li
         predicted_s, bound_s = float(own.predicted_s.mean()), float(own.bound_s.mean())
         size = config.collective.size_bytes
         assert size is not None  # every configuration has one, as sizes are swept
+        kind = config.collective.kind
         algbw = size / (predicted_s if measured_s is None else measured_s)
+        busbw = algbw * busbw_factor(kind, config.gpus)
         yield Line(
             size=size,
             count=size // 4,
@@ -181,11 +223,14 @@ def _lines(scenario: "Scenario", rows: "dict[str, pd.DataFrame]") -> Iterator[Li
             measured_s=measured_s,
             predicted_s=predicted_s,
             bound_s=None if math.isnan(bound_s) else bound_s,
-            algbw=algbw,
-            busbw=algbw * busbw_factor(config.collective.kind, config.gpus),
-            wrong=None if measured is None else 0,
+            algbw=busbw if test == _HYPERCUBE else algbw,  # there the block that a rank has does not count
+            busbw=busbw,
+            wrong=0 if is_checked and measured is not None else None,
             critical_path=critical_path(config, mode, len(own)),
             shared_links=config.shared_links(mode),
+            redop="sum" if config.workload.unit_bytes > 1 else "none",
+            root=0 if kind in ROOTED else -1,
+            count_each=size // 4 // (1 if kind == "allreduce" else blocks(kind, config.gpus)),
         )
 
 
@@ -214,16 +259,45 @@ def _columns(lines: list[Line]) -> list[Column[Line]]:
     ]
 
 
-def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
-    """Yield the sizes in bytes from `least` to `most` by factors; raises ValueError."""
+def _nccl_tables(scenario: "Scenario", lines: list[Line]) -> Iterator[Table[Line] | str]:
+    """Yield a table in the columns of nccl-tests for each mode and algorithm, and the average bus bandwidth."""
+    columns = [
+        Column[Line]("size", lambda line: f"{line.size}"),
+        Column[Line]("count", lambda line: f"{line.count_each}"),
+        Column[Line]("type", lambda line: line.type),
+        Column[Line]("redop", lambda line: line.redop),
+        Column[Line]("root", lambda line: f"{line.root}"),
+        *2
+        * (
+            Column[Line]("time", lambda line: f"{line.time_s * 1e6:.2f}"),
+            Column[Line]("algbw", lambda line: f"{line.algbw / 1e9:.2f}"),
+            Column[Line]("busbw", lambda line: f"{line.busbw / 1e9:.2f}"),
+            Column[Line]("#wrong", lambda line: "N/A" if line.wrong is None else f"{line.wrong}"),
+        ),
+    ]
+    yield (
+        "# time in us, bandwidths in GB/s; out of place, then in place: one run, as copies within a GPU take no time\n"
+        f"# {'measured' if any(line.measured_s is not None for line in lines) else 'predicted, nothing is measured'}"
+    )
+    for mode, algorithm in dict.fromkeys((line.mode, line.algorithm) for line in lines):
+        own = [line for line in lines if (line.mode, line.algorithm) == (mode, algorithm)]
+        title = f"# {scenario.collective.kind}, {algorithm}, mode {mode}, {scenario.fabric.grain} grain"
+        mean = sum(line.busbw for line in own) / len(own) / 1e9
+        yield Table(columns, own, title=title, notes=[f"# Avg bus bandwidth    : {mean:g}"])
+
+
+def _sizes(least: int, most: int, factor: int, step: int | None) -> Iterator[int]:
+    """Yield the sizes in bytes from `least` to `most`, by factors or by steps; raises ValueError."""
     if not _MIN_BYTES <= least <= most <= _MAX_BYTES or factor < 2:
         raise ValueError(
             f"sizes from {least:,} to {most:,} bytes by factors of {factor}; allowed: {_MIN_BYTES} to "
             f"{_MAX_BYTES:,} bytes, the smaller one first, and factors of 2 or more"
         )
+    if step is not None and not (most - least) / _MAX_SIZES < step:
+        raise ValueError(f"--step: {step:,} bytes; allowed: a step with which there are at most {_MAX_SIZES:,} sizes")
     while least <= most:
         yield least
-        least *= factor
+        least = least * factor if step is None else least + step
 
 
 def _parser() -> ScenarioParser:
@@ -237,13 +311,24 @@ def _parser() -> ScenarioParser:
     parser.add_argument("--kind", default="allreduce", help="the collective (default allreduce)")
     parser.add_argument("--algorithms", help="of the collective, separated by commas (default all)")
     parser.add_argument("--schedule", type=Path, metavar="FILE", help="a schedule: MSCCL XML, or TE-CCL's JSON")
-    parser.add_argument("--gpus", metavar="N", help="GPUs in total, or of each site as 3+5 (default: the scenario's)")
+    parser.add_argument(
+        "-g", "--gpus", "--ngpus", metavar="N", help="GPUs in total, or of each site as 3+5 (default: the scenario's)"
+    )
     parser.add_argument("--wan-delay", metavar="T", help='delay of a WAN link, such as "10 us"')
     parser.add_argument("--seed", metavar="S", help="seed of all random numbers")
     parser.add_argument("--modes", default="base,wan", help="separated by commas (default base,wan)")
-    parser.add_argument("--from", dest="least", default="8 kB", metavar="SIZE", help="smallest size (default 8 kB)")
-    parser.add_argument("--to", dest="most", default="512 MB", metavar="SIZE", help="largest size (default 512 MB)")
-    parser.add_argument("--factor", type=int, default=4, help="from one size to the next (default 4)")
+    size = "SIZE"
+    parser.add_argument("-b", "--from", "--minbytes", dest="least", default="8 kB", help="(default 8 kB)", metavar=size)
+    parser.add_argument(
+        "-e", "--to", "--maxbytes", dest="most", default="512 MB", help="(default 512 MB)", metavar=size
+    )
+    parser.add_argument("-f", "--factor", "--stepfactor", type=int, help="from one size to the next (default 4)")
+    parser.add_argument(
+        "-i", "--step", "--stepbytes", help="from one size to the next, in place of a factor", metavar=size
+    )
+    parser.add_argument("-w", "--warmup", "--warmup_iters", type=int, default=0, help="more, first, that do not count")
+    parser.add_argument("-c", "--check", type=int, choices=(0, 1), default=1, help="0: no #wrong (bytes are verified)")
+    parser.add_argument("--nccl", action="store_true", help="print the columns of nccl-tests")
     parser.add_argument("--channels", type=int, default=1, help="number of parallel rings (default 1)")
     parser.add_argument("--pieces", type=int, default=1, help="messages in which every slot is sent (default 1)")
     parser.add_argument("--jobs", type=int, default=1, help="processes or VMs at a time (default 1)")

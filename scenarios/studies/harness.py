@@ -149,7 +149,9 @@ def progress(name: str) -> Generator[Callable[[str], None], None, None]:
 def add_scenario(parser: argparse.ArgumentParser, *, count: int, of: str = "that a line averages") -> None:
     """Add the options of a study that runs a scenario: the scenario, --collectives (default `count`) and --set."""
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
-    parser.add_argument("--collectives", type=int, default=count, help=f"collectives {of} (default {count})")
+    parser.add_argument(
+        "-n", "--collectives", "--iters", type=int, default=count, help=f"collectives {of} (default {count})"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
 
 

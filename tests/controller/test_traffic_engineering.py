@@ -135,6 +135,51 @@ def test_among_splits_with_equal_rates_the_one_of_least_delay_is_chosen():
         assert rates == pytest.approx(wanted, rel=1e-6)
 
 
+def _least_use(demands, capacity, rates, even):
+    """Return the least highest utilisation of the first `even` links at these rates, by a programme over shares."""
+    ways = [(d, way) for d, one in enumerate(demands) for way in one.tunnels if rates[d] and capacity[list(way)].all()]
+    used = [(link, number) for number, (_, way) in enumerate(ways) for link in way]
+    rows, limits = np.zeros((len(capacity), len(ways) + 1)), np.zeros(len(capacity))
+    for link, number in used:
+        rows[link, number] = rates[ways[number][0]] / max(capacity[link], 1.0)
+    rows[:even, -1], limits[even:] = -1, 1 + 1e-7
+    all_of = np.array([[float(d == of) for of, _ in ways] + [0.0] for d in range(len(demands)) if rates[d]])
+    found = linprog(np.eye(len(ways) + 1)[-1], rows, limits, all_of, np.ones(len(all_of)), method="highs")
+    assert found.status == 0, found.message
+    return found.fun
+
+
+def test_with_the_objective_utilisation_rates_stay_and_the_highest_utilisation_is_the_least():
+    rng, lower = np.random.default_rng(4), 0
+    for _ in range(150):
+        demands, capacity = _random(rng)
+        demands = [replace(one, wanted_bps=min(one.wanted_bps, 12e9)) for one in demands]
+        even = int(rng.integers(1, len(capacity) + 1))
+        plain, spread = (allocate(demands, capacity, None, {}, links) for links in (0, even))
+        totals = [sum(one) for one in spread]
+        assert totals == pytest.approx([sum(one) for one in plain], rel=1e-6, abs=100)
+        use = []
+        for rates in (plain, spread):
+            load = np.zeros(len(capacity))
+            for one, of_tunnels in zip(demands, rates, strict=True):
+                for way, rate in zip(one.tunnels, of_tunnels, strict=True):
+                    load[list(way)] += rate
+            assert (load <= capacity * (1 + 1e-12)).all()
+            use.append(float((load[:even] / np.maximum(capacity[:even], 1.0)).max()))
+        if any(totals):
+            assert use[1] == pytest.approx(_least_use(demands, capacity, np.array(totals), even), abs=1e-6)
+        lower += use[1] < use[0] - 1e-3
+    assert lower > 30
+
+
+def test_among_splits_with_the_least_highest_utilisation_the_one_of_least_delay_is_chosen():
+    """The second demand has one way, whose link is used by half: the first one may use the short way by half, too."""
+    one = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)), wanted_bps=6e9)
+    other = Demand(src=1, dst=0, priority=0, tunnels=((2,),), wanted_bps=5e9)
+    rates, _ = allocate([one, other], np.full(3, 10e9), np.array([20e-3, 5e-3, 0.0]), {}, 3)
+    assert rates == pytest.approx([1e9, 5e9], rel=1e-6)
+
+
 def test_with_fixed_splits_idle_demands_get_what_others_leave_and_a_ten_thousandth_at_least():
     busy, idle = Demand(src=0, dst=1, priority=0, tunnels=((0,),)), Demand(src=0, dst=1, priority=1, tunnels=((0,),))
     for wanted, found in ((np.inf, [9.999, 0.001]), (4.0, [4, 6])):

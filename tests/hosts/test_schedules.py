@@ -52,6 +52,21 @@ def carried_out(found: Schedule, kind: str, sites: tuple[int, ...], seed: int) -
                 assert buffers[place][slot] == right, f"slot {slot} of place {place}"
 
 
+def test_a_sendrecv_sends_to_the_next_rank_and_an_alltoallv_in_proportion_to_the_distance() -> None:
+    """nccl-tests' alltoallv sends d / (n (n - 1) / 2) of a rank's bytes to the rank d after it."""
+    for n, pieces in ((2, 1), (5, 1), (6, 3)):
+        for kind in ("sendrecv", "alltoallv"):
+            found = schedule(kind, "direct", sites=(n - 1, 1), pieces=pieces)
+            sent = np.zeros((n, n))
+            for transfer in found.transfers:
+                flow = found.flows[transfer.flow]
+                sent[flow.src, flow.dst] += len(transfer.slots) / (found.slots / 2)
+            away = (np.arange(n)[None, :] - np.arange(n)[:, None]) % n
+            assert sent == pytest.approx(1.0 * (away == 1) if kind == "sendrecv" else away / (n * (n - 1) / 2))
+    with pytest.raises(ScheduleError, match="alltoallv among 65 GPUs; allowed: up to 64"):
+        schedule("alltoallv", "direct", sites=(32, 33))
+
+
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())

@@ -80,9 +80,58 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
     assert crossovers(rows) == [(2, ("a", "b"))]
 
 
+SLOW_WAN = ["--set", "conditions.wan_rate=80 Mbit/s", "--modes", "base", "-n", "1"]
+
+
+def nccl(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
+    """Return the lines of the table that nccl-tests would print, in words, without comments."""
+    assert main([*CONSTANT, *arguments, "--nccl"]) == 0
+    return [line.split() for line in capsys.readouterr().out.splitlines() if line and not line.startswith("#")]
+
+
+def test_options_and_columns_are_those_of_nccl_tests(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--kind", "all_reduce_perf", "-b", "8M", "-e", "32M", "-f", "2", "-g", "8", "-w", "1", "-c", "0"]
+    head, *rows = nccl(capsys, *asked, "--algorithms", "ring", *SLOW_WAN)
+    assert " ".join(head) == "size count type redop root" + " time algbw busbw #wrong" * 2
+    assert [row[0] for row in rows] == ["8388608", "16777216", "33554432"]  # M is MiB there
+    for row in rows:
+        assert row[1:5] == [str(int(row[0]) // 4), "uint32", "sum", "-1"] and row[8] == "N/A" and row[9:] == row[5:9]
+        assert float(row[7]) == pytest.approx(float(row[6]) * 2 * (N - 1) / N, abs=0.01)
+    stepped = nccl(capsys, "--kind", "sendrecv", "-b", "1M", "-e", "3M", "-i", "1M", *SLOW_WAN)
+    assert [int(row[0]) for row in stepped[1:]] == [1 << 20, 2 << 20, 3 << 20]
+
+
+@pytest.mark.parametrize(
+    ("test", "root", "share", "crossing"),
+    [
+        # share: the elements of a rank's call in those of the size; crossing: the share of the size on the WAN link
+        ("gather", "0", 1 / 8, 4 / 8),
+        ("scatter", "0", 1 / 8, 4 / 8),
+        ("sendrecv", "-1", 1, 1),
+        ("alltoallv", "-1", 1 / 8, sum(q - p for p in range(4) for q in range(4, 8)) / 28),
+        ("hypercube", "-1", 1 / 8, 4 * 4 / 8),
+    ],
+)
+def test_the_tests_of_nccl_tests_take_the_time_of_the_slow_wan(
+    capsys: pytest.CaptureFixture[str], test: str, root: str, share: float, crossing: float
+) -> None:
+    """With one slow link between two sites of four GPUs, only the bytes over it matter, of all flows together."""
+    (line,) = printed(main, capsys, *CONSTANT, "--kind", test, "-b", "28 MB", "-e", "28 MB", *SLOW_WAN)[:1]
+    assert line["predicted_s"] == pytest.approx(28e6 * crossing / 10e6, rel=1e-2)
+    assert line["bound_s"] <= line["predicted_s"] and (line["root"], line["redop"]) == (int(root), "none")
+    assert line["count_each"] == 28_000_000 // 4 * share
+    factor = 1 if test == "sendrecv" else 7 / 8
+    assert line["busbw"] == pytest.approx(28e6 / line["predicted_s"] * factor)
+    assert line["algbw"] == pytest.approx(line["busbw"] / (1 if test == "hypercube" else factor))
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
+        (["--kind", "hypercube", "-g", "6"], "--kind: a hypercube of 6 GPUs; allowed: a power of two, such as 4"),
+        (["-i", "1M", "-f", "2"], "--step and --factor together"),
+        (["-b", "1", "-e", "1G", "-i", "1"], "--step: 1 bytes"),
+        (["-w", "-1"], "--warmup: -1"),
         (["--kind", "allsum"], "allsum"),
         (["--algorithms", "spiral"], "spiral"),
         (["--from", "8 parsec"], "parsec"),

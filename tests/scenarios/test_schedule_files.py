@@ -6,8 +6,8 @@ import pytest
 
 from analysis.results.reader import ResultsError, load_jobs
 from analysis.statistics.bandwidth import busbw_factor
-from hosts.collectives import schedule_files
-from hosts.collectives.kinds import ALGORITHMS
+from hosts.collectives import msccl, schedule_files
+from hosts.collectives.kinds import ALGORITHMS, blocks
 from hosts.collectives.schedule import Flow
 from scenarios import api
 from scenarios.engines.model import Model
@@ -241,7 +241,10 @@ def test_an_exported_schedule_of_every_algorithm_can_be_read_again(tmp_path, kin
         keys = [f"collective.kind={kind}", f"collective.algorithm={algorithm}", "collective.chunk=1 MB"]
         asked = [word for key in keys for word in ("--set", key)]
         out = tmp_path / f"{algorithm}.{form}"
-        assert command.run(["paper", "--modes", "base", *asked, "--export", form, str(out)]) == 0
+        has_name = form == "goal" or kind in msccl.KINDS.values()
+        assert command.run(["paper", "--modes", "base", *asked, "--export", form, str(out)]) == (0 if has_name else 2)
+        if not has_name:
+            continue
         found = schedule_files.read(out, kind=kind if form == "msccl" else "messages", gpus=8)
         if form == "msccl":
             continue
@@ -250,7 +253,7 @@ def test_an_exported_schedule_of_every_algorithm_can_be_read_again(tmp_path, kin
         for flow, transfer in found.sends():
             sent = [total + transfer.size * (rank == flow.src) for rank, total in enumerate(sent)]
             received = [total + transfer.size * (rank == flow.dst) for rank, total in enumerate(received)]
-        size = 1_000_000 * (1 if kind in ("broadcast", "reduce") else 8)
+        size = 1_000_000 * blocks(kind, 8)
         assert max(*sent, *received) >= size * busbw_factor(kind, 8)
 
 

@@ -74,6 +74,47 @@ def test_te_loads_wan_links_in_proportion_to_their_rates_and_spraying_equally() 
     assert time_s(scenario(*sets, "fabric.routing=spray")) == pytest.approx(bits / 40e9, rel=2e-3)
 
 
+UNEVEN = """
+[fabric]
+gpus = [1, 1, 2]
+border_routers = 1
+routing = "te"
+[fabric.wan]
+routers = ["R"]
+links = [
+  ["s0b0", "s1b0", { delay = "1 ms", rate = "10 Gbit/s" }],
+  ["s0b0", "R", { delay = "1 ms", rate = "30 Gbit/s" }],
+  ["R", "s1b0", { delay = "1 ms", rate = "30 Gbit/s" }],
+  ["R", "s2b0", { delay = "1 ms", rate = "30 Gbit/s" }],
+]
+[conditions]
+intra_rate = "400 Gbit/s"
+[run]
+modes = ["base"]
+[[job]]
+kind = "background"
+pattern = "permutation"
+ranks = [0, 1]
+rate = "8 Gbit/s"
+chunk = "1 MB"
+duration = "10 ms"
+[[job]]
+ranks = [2, 3]
+"""
+
+
+def test_the_objective_utilisation_uses_all_wan_links_equally_and_delay_the_shortest_alone() -> None:
+    """A job wants 8 Gbit/s over links of 10 and 30 Gbit/s, of which the first are the shorter way; another stays in a
+    third site."""
+    found = {}
+    for objective in ("delay", "utilisation"):
+        setting = scenario_of(f'{UNEVEN}[te]\nobjective = "{objective}"\n')
+        plan, fabric = planned(setting, 1), conditions_of(setting).fabric
+        found[objective] = [float(plan.limits_bps[0, over.index]) for over in fabric.paths_between[0, 1]]
+    assert found["delay"] == pytest.approx([8e9, 0.0], rel=1e-6)
+    assert found["utilisation"] == pytest.approx([2e9, 6e9], rel=1e-6)
+
+
 JOBS = """
 [fabric]
 routing = "te"

@@ -33,6 +33,10 @@ ROUTINGS = ("single", "ecmp", "spray", "te")
 "ecmp": over a path chosen by a hash of the flow; "spray": in pieces over all paths (`controller.routing.multipath`);
 "te": in pieces over rate-limited tunnels (`controller.routing.traffic_engineering`)."""
 
+TE_OBJECTIVES = ("delay", "utilisation")
+"""What the split of demands over tunnels minimises, at the rates that demands get: the mean delay, or the highest
+utilisation of a WAN link and, of all splits with the least, the mean delay."""
+
 MAX_PIECES = 64
 """Most pieces into which a message is divided over tunnels."""
 
@@ -46,13 +50,14 @@ class FabricSpec:
     """A fabric as declared: `gpus_per_site[i]` GPUs in site i; the other counts are one number, or one per site.
 
     A single site has no WAN: no border routers, whatever `border_routers` and `wan` say, and no paths between sites.
-    `grain` is one of GRAINS (`topologies.fabric.ports`) and `routing` one of ROUTINGS. `hash_seed` (0 to MAX_HASH_SEED)
-    seeds the hash of "ecmp", and `pieces` (1 to MAX_PIECES) is the number of pieces of "te". `sites` names the WAN
-    router at each site (`wan.resolve_wan`), and `paths` is the number of candidate paths between two border routers
-    (`wan.candidate_paths`). With `rails`, planes replace leaves and spines: each GPU has a NIC with one port on each
-    of `rails` planes, and a plane is one switch in each site, cabled to the site's border routers. `oversubscription`
-    gives, for each tier of switches within a site from the bottom up, the ratio of its capacity down to its capacity
-    up (`ports.shares_of_rate`); it is empty if all ports within the sites have the same rate.
+    `grain` is one of GRAINS (`topologies.fabric.ports`) and `routing` one of ROUTINGS. `hash_seed` (0 to
+    MAX_HASH_SEED) seeds the hash of "ecmp", `pieces` (1 to MAX_PIECES) is the number of pieces of "te" and
+    `objective` its objective, one of TE_OBJECTIVES. `sites` names the WAN router at each site (`wan.resolve_wan`),
+    and `paths` is the number of candidate paths between two border routers (`wan.candidate_paths`). With `rails`,
+    planes replace leaves and spines: each GPU has a NIC with one port on each of `rails` planes, and a plane is one
+    switch in each site, cabled to the site's border routers. `oversubscription` gives, for each tier of switches
+    within a site from the bottom up, the ratio of its capacity down to its capacity up (`ports.shares_of_rate`); it
+    is empty if all ports within the sites have the same rate.
     """
 
     gpus_per_site: tuple[int, ...] = (4, 4)
@@ -64,6 +69,7 @@ class FabricSpec:
     routing: str = "single"
     hash_seed: int = 1
     pieces: int = 16
+    objective: str = TE_OBJECTIVES[0]
     sites: tuple[str, ...] = ()
     paths: int | None = None
     rails: int | None = None
