@@ -162,19 +162,20 @@ def kernel_image() -> Iterator[Path]:
 @pytest.fixture
 def vm(kernel_image: Path) -> Iterator[VM]:
     """The VM, with a folder that the unprivileged user owns and that is removed afterwards."""
-    with _vm(kernel_image) as found:
+    with vm_of(kernel_image) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def module_vm(kernel_image: Path) -> Iterator[VM]:
     """The same as `vm`, for a whole module."""
-    with _vm(kernel_image) as found:
+    with vm_of(kernel_image) as found:
         yield found
 
 
 @contextmanager
-def _vm(kernel_image: Path) -> Iterator[VM]:
+def vm_of(kernel_image: Path) -> Iterator[VM]:
+    """Yield the VM with a kernel that the unprivileged user can read, and a folder that this user owns."""
     with public_folder() as folder:
         if os.getuid() == 0:
             os.chown(folder, NOBODY, NOBODY)

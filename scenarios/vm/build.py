@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -43,15 +43,16 @@ def main() -> int:
     return 0
 
 
-def build(environment: dict[str, str]) -> Path:
+def build(environment: dict[str, str], patches: Sequence[Path] = kernel.PATCHES) -> Path:
     """Return the cached kernel of this machine's kernel source, after building it if it is missing.
 
+    With other `patches` than the project's it is another kernel, which VMs boot only where LONGHAUL_KERNEL names it.
     Raises VMError with a sentence if there is no source or no room, or if a step fails, whose log stays in the cache.
     """
     archive = newest_source(sorted(SOURCES.glob("linux-source-*.tar.*")))
     fragment = kernel.FRAGMENT.read_text()
     cache = kernel.cache_folder(environment)
-    path = kernel.cached(cache, _version(archive), kernel.wanted_fingerprint())
+    path = kernel.cached(cache, _version(archive), kernel.wanted_fingerprint(patches))
     if path.exists():
         kernel.check(path)
         return path
@@ -66,7 +67,7 @@ def build(environment: dict[str, str]) -> Path:
     with _locked(cache), tempfile.TemporaryDirectory(prefix=_PREFIX, dir=cache, ignore_cleanup_errors=True) as folder:
         if path.exists():  # another build, which held the lock, has created it
             return path
-        return _build_in(Path(folder), archive, fragment, path, log=cache / "build.log")
+        return _build_in(Path(folder), archive, fragment, patches, path, log=cache / "build.log")
 
 
 @contextlib.contextmanager
@@ -101,11 +102,11 @@ def _version(archive: Path) -> str:
     return query.stdout.strip().replace("/", "_")
 
 
-def _build_in(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path) -> Path:
+def _build_in(folder: Path, archive: Path, fragment: str, patches: Sequence[Path], path: Path, *, log: Path) -> Path:
     _say(f"unpacking {archive}")
     _run("tar", "-xf", archive, "-C", folder, failure=f"{archive} cannot be unpacked")
     (tree,) = folder.iterdir()
-    for patch in kernel.PATCHES:
+    for patch in patches:
         _say(f"applying {patch.name}")
         failure = f"{patch.name} cannot be applied to the kernel source {archive.name}"
         _run("patch", "-p1", "-d", tree, "-i", patch, failure=failure)

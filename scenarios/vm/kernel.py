@@ -135,6 +135,6 @@ def fingerprint(fragment: str, patches: Sequence[str] = ()) -> str:
     return hashlib.sha256("\n".join([*lines, *patches]).encode()).hexdigest()[:12]
 
 
-def wanted_fingerprint() -> str:
-    """Return the fingerprint of the kernel that this source tree needs."""
-    return fingerprint(FRAGMENT.read_text(), [patch.read_text() for patch in PATCHES])
+def wanted_fingerprint(patches: Sequence[Path] = PATCHES) -> str:
+    """Return the fingerprint of the kernel that this source tree needs, or of one with other patches."""
+    return fingerprint(FRAGMENT.read_text(), [patch.read_text() for patch in patches])

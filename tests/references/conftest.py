@@ -1,11 +1,15 @@
 """What tests by references share: the folder of material that the user names, and the page that is written."""
 
-from collections.abc import Callable, Mapping
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT
+from scenarios.vm import build, kernel
+from tests.conftest import PROJECT, VM, public_folder, vm_of
 from tests.references.page import Outcome, Suite, section, with_section
 
 PAGE = PROJECT / "docs" / "references.md"
@@ -39,3 +43,30 @@ def record() -> Record:
         return outcomes
 
     return run_and_write
+
+
+@pytest.fixture(scope="module")
+def unpatched_vm() -> Iterator[VM]:
+    """The VM with a kernel of the same source and configuration that has only as much of the project's patches as this
+    configuration needs: room for the CPU's registers (06), and 1000 ticks a second (13, without its exact sleeps).
+
+    It is built at the first use, which takes as long as set-up does, and stays in the cache of kernels."""
+    patches = {patch.name[:2]: patch for patch in kernel.PATCHES}
+    with public_folder() as folder:
+        ticks = folder / "ticks.patch"
+        ticks.write_text(patches["13"].read_text().partition("--- a/kernel/")[0])
+        image = Path(shutil.copy2(build.build(dict(os.environ), [patches["06"], ticks]), folder / "linux"))
+        image.chmod(0o755)
+        with vm_of(image) as found:
+            yield found
+
+
+@pytest.fixture(scope="module")
+def selftests() -> Iterator[Path]:
+    """The folder tools/testing/selftests of the source of the VM's kernel, with what is run here."""
+    archive = build.newest_source(sorted(build.SOURCES.glob("linux-source-*.tar.*")))
+    inside = f"{archive.name.partition('.tar')[0]}/tools/testing/selftests"
+    with public_folder() as folder:
+        command = ["tar", "-xf", archive, "-C", folder, f"{inside}/net/packetdrill", f"{inside}/tc-testing"]
+        subprocess.run(command, check=True)
+        yield folder / inside

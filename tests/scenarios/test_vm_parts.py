@@ -70,6 +70,7 @@ def test_kernel_options_are_merged_compared_and_fingerprinted_without_regard_to_
     one = kernel.fingerprint("CONFIG_A=y\nCONFIG_B=y\n")
     assert kernel.fingerprint("# why\nCONFIG_B=y\n\nCONFIG_A=y\n") == one
     assert one not in (kernel.fingerprint("CONFIG_A=y\n"), kernel.fingerprint("CONFIG_A=y\nCONFIG_B=y\n", ["patch"]))
+    assert kernel.wanted_fingerprint(kernel.PATCHES[:1]) != kernel.wanted_fingerprint()
 
 
 def test_a_relative_tmpdir_is_found_by_the_kernel_which_runs_in_another_folder(

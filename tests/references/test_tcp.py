@@ -1,0 +1,117 @@
+"""packetdrill's scripts of TCP: the VM's kernel, with its patches and in virtual time, has Linux's TCP.
+
+The same kernel without the patches is the yardstick. Run with ``pytest -m references``.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROJECT, VM, public_folder
+from tests.references.conftest import Record
+from tests.references.page import FAILED, PASSED, SKIPPED, Outcome, Suite
+
+pytestmark = pytest.mark.references
+
+HOW = "git clone https://github.com/google/packetdrill"
+COMMIT = "f88d6e6"  # later ones demand a struct tcp_info that is larger than Linux 6.12's
+TOLERANCE_S = 10.5e-6  # 10 us; the times of packets are printed in whole us
+DATE = "2026-01-01T00:00:00"
+# packetdrill asks times(2) until it has seen ten ticks. A process that asks without a pause stops virtual time.
+ASKS = "clock_t jiffies = times(NULL);"
+PAUSES = "usleep(jiffy_ticks < TARGET_JIFFY_TICKS - 1 ? 1000 : 5);"
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    """A folder that the VM can read."""
+    with public_folder() as folder:
+        yield folder
+
+
+def built(folder: Path, scratch: Path) -> Path:
+    """Build packetdrill in a copy of its source; return its file. Its scripts are then in scratch/scripts/tcp."""
+    source = subprocess.run(["git", "-C", folder, "archive", COMMIT, "gtests"], capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x", "-C", scratch], input=source, check=True)
+    tool = scratch / "gtests/net/packetdrill"
+    text = (tool / "run.c").read_text()
+    assert text.count(ASKS) == 1
+    (tool / "run.c").write_text(text.replace(ASKS, PAUSES + ASKS))
+    command = ["make", "-f", "Makefile.Linux", "packetdrill", "CFLAGS=-g"]
+    subprocess.run(command, cwd=tool, capture_output=True, check=True)
+    shutil.copytree(scratch / "gtests/net/tcp", scratch / "scripts/tcp")  # links become files
+    return tool / "packetdrill"
+
+
+def said(vm: VM, binary: Path, scripts: Path, most: str) -> dict[str, dict[str, Any]]:
+    """Boot the VM; return what packetdrill says of every script (tests/guest/packetdrill.py)."""
+    program = [sys.executable, "-m", "tests.guest.packetdrill", str(binary), str(scripts), most]
+    ended = vm.run("--date", DATE, "--", *program, timeout=1800, cwd=PROJECT)
+    assert ended.status == 0, ended.err
+    found: dict[str, dict[str, Any]] = json.loads(ended.out.splitlines()[-1])
+    return found
+
+
+def apart(ours: list[list[Any]], theirs: list[list[Any]]) -> str:
+    """Return how the packets of two runs of a script differ, or "" if they are the same at the same times."""
+    for number, (one, other) in enumerate(zip_longest(ours, theirs), 1):
+        if one is None or other is None or one[0] != other[0]:
+            return f"packet {number} is {one and one[0]}, and {other and other[0]} on the unpatched kernel"
+        if abs(one[1] - other[1]) > TOLERANCE_S:
+            return f"packet {number} is {1e6 * (one[1] - other[1]):+.0f} us from the unpatched kernel's"
+    return ""
+
+
+def outcome(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Outcome:
+    """Return how a script ends, given what packetdrill says of it on the project's kernel and on the unpatched one."""
+    if ours["exact"]:
+        return Outcome(PASSED)
+    why = re.sub(r"^\S+\.pkt:\d+: (error handling packet: )?", "", ours["why"]).rstrip(".")
+    if ours["own"] and theirs["own"]:
+        difference = apart(ours["packets"], theirs["packets"])
+        return Outcome(FAILED, difference) if difference else Outcome(PASSED)
+    if theirs["own"]:
+        return Outcome(FAILED, f"it passes on the unpatched kernel, and here: {why}")
+    if ours["own"]:
+        return Outcome(SKIPPED, "it passes with packetdrill's tolerance here, and fails on the unpatched kernel")
+    return Outcome(SKIPPED, f"it fails on the unpatched kernel too: {why}")
+
+
+def test_tcp_of_the_vm_is_that_of_the_unpatched_kernel_to_ten_microseconds(
+    vm: VM,
+    unpatched_vm: VM,
+    scratch: Path,
+    selftests: Path,
+    material: Callable[[str, str], Path],
+    record: Record,
+) -> None:
+    binary = built(material("packetdrill", HOW), scratch)
+    scripts = scratch / "scripts"
+    shutil.copytree(selftests / "net/packetdrill", scripts / "kernel")
+    theirs = said(unpatched_vm, binary, scripts, "own")
+    exact = set[str]()
+
+    def run() -> Mapping[str, Outcome]:
+        ours = said(vm, binary, scripts, "exact")
+        exact.update(name for name, one in ours.items() if one["exact"])
+        assert ours.keys() == theirs.keys()
+        return {name.removesuffix(".pkt"): outcome(one, theirs[name]) for name, one in ours.items()}
+
+    what = (
+        "Every IPv4 script of TCP of packetdrill (tcp/) and of the kernel's selftests (kernel/), in virtual time: it "
+        "passes if every packet and system call is within 10 us of what it says (--tolerance_usecs=10, "
+        "--tolerance_percent=0). TCP's timers have ticks, and some scripts state times roughly: such a script passes "
+        "with packetdrill's own tolerance of 4 ms, if every packet is the unpatched kernel's and within 10 us of it."
+    )
+    outcomes = record(Suite("packetdrill", COMMIT, "github.com/google/packetdrill", what), run)
+    assert not [name for name, one in outcomes.items() if one.kind == FAILED]
+    assert len([name for name, one in outcomes.items() if one.kind == PASSED]) >= 100
+    assert len(exact) >= 50
