@@ -31,7 +31,7 @@ _PR_SET_TIMERSLACK = 29
 
 def ran(binary: Path, script: Path, *options: str) -> tuple[bool, list[list[Any]], str]:
     """Run a script; return whether it passes, its packets, and the last line that says why not."""
-    command = ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "-", binary, *ARGUMENTS, *options]
+    command = ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "-", str(binary), *ARGUMENTS, *options]
     try:
         ended = subprocess.run(
             [*command, script.name],
