@@ -118,7 +118,8 @@ def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
     """
     check_placement(placement, schedule.places)
     if kind not in KINDS.values() or not all(transfer.slots for transfer in schedule.transfers):
-        raise ScheduleError(f"{kind} as MSCCL's XML; allowed: collectives, which send slots and compute nothing")
+        kinds = ", ".join(dict.fromkeys(KINDS.values()))
+        raise ScheduleError(f"{kind} as MSCCL's XML; allowed: {kinds}, which send slots and compute nothing")
     layout = Layout(kind=kind, gpus=schedule.places, slots=schedule.slots - schedule.scratch)
     placed = canonical(_placed(schedule, layout, placement))
     flows = [flow for flow in placed.flows if isinstance(flow, Flow)]
