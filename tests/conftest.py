@@ -34,12 +34,12 @@ settings.register_profile("any machine", deadline=None, max_examples=50)
 settings.load_profile("any machine")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Take the folder of other people's material (tests/references)."""
     parser.addoption("--references", metavar="DIR", help="the folder of other people's tests (-m references)")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests that share a fixture of their module in one process, so that it is made once (--dist loadgroup), and
     tests marked `alone` last, when no long test keeps them and all others waiting."""
