@@ -53,8 +53,12 @@ def _loaded(text: str) -> Callable[..., Any]:
         raise ValueError(f"fails when loaded: {type(error).__name__}: {error}") from None
     policy = names.get(name)
     if not callable(policy):
-        functions = [other for other, value in names.items() if callable(value)]
-        raise ValueError(f"has no function {format_value(name)}{did_you_mean(name, functions)}")
+        module = names["__name__"]  # without what the file imports
+        functions = [
+            one for one, value in names.items() if callable(value) and getattr(value, "__module__", "") == module
+        ]
+        allowed = f"; allowed: {', '.join(functions)}" if functions else ", nor any other"
+        raise ValueError(f"has no function {format_value(name)}{did_you_mean(name, functions) or allowed}")
     if isinstance(policy, type) and not any("__call__" in vars(base) for base in policy.__mro__):
         raise ValueError(f"has a class {format_value(name)} without a method __call__(self, now); allowed: one with it")
     return policy  # type: ignore[no-any-return]

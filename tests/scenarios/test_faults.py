@@ -86,7 +86,11 @@ def test_a_fault_of_a_program_survives_reading_and_writing(at_ns: int, what: str
         ({"since": 1}, "since", "unknown key of a fault"),
         ({"at": "20 ms"}, "for", '"3 collectives" does not fit a fault at a time; allowed: a time, such as "30 ms"'),
         ({"for": "30 ms"}, "for", '"30 ms" does not fit a fault at a collective; allowed: "3 collectives"'),
-        ({"at": "20 ms", "for": "5 ms"}, "at", '"20 ms" is a time of a program, and none runs; allowed: "20 ms into'),
+        (
+            {"at": "20 ms", "for": "5 ms"},
+            "at",
+            '"20 ms" is a time of a program, and none runs; allowed: "collective 12", "20 ms into',
+        ),
     ],
 )
 def test_an_invalid_fault_is_refused_with_its_file_and_key(

@@ -90,6 +90,8 @@ def test_an_error_in_a_policy_function_names_the_function_and_the_collective(tmp
     ("program", "said"),
     [
         ("def mined(now): return True, True", 'has no function "mine" (did you mean mined?)'),
+        ("from os import sep, walk\ndef one(now): ...\nclass Two: ...", 'has no function "mine"; allowed: one, Two'),
+        ("from os import walk", 'has no function "mine", nor any other'),
         ("def mine(now) return 3", "is not Python"),
         ("import nothing_of_this_name", "fails when loaded: ModuleNotFoundError"),
         ("class mine:\n    def decide(self, now): return True, True", "without a method __call__(self, now)"),
