@@ -60,7 +60,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and exit with status 2."""
-        message = re.sub(r"^argument ((?:-\w/)?--?[\w-]+)(?:/--[\w-]+)?: ", r"\1: ", message)
+        message = re.sub(r"^argument ((?:-\w/)?--?[\w-]+)(?:/--[\w-]+)*: ", r"\1: ", message)
         message = re.sub(r": ignored explicit argument (.*)", r": takes no value, and \1 was given", message)
         self.exit(BAD_USAGE, f"{self.prog}: {self._with_hint(message)}; {self.prog} --help lists what is allowed\n")
 
@@ -79,8 +79,9 @@ class CommandParser(argparse.ArgumentParser):
             return f"{missing[1]} is missing"
         if strangers := re.match(r"unrecognized arguments: (.*)", message):
             return f"{format_value(strangers[1])} is one argument too many"
-        if lacking := re.match(r"(--[\w-]+): expected (one|\d+) arguments?", message):
-            usage = next(_usage(action) for action in self._actions if lacking[1] in action.option_strings)
+        if lacking := re.match(r"((?:-\w/)?--?[\w-]+): expected (one|\d+) arguments?", message):
+            name = lacking[1].rpartition("/")[2]
+            usage = next(_usage(action) for action in self._actions if name in action.option_strings)
             return f"{lacking[1]}: its value is missing; allowed: {usage}"
         return message
 
@@ -215,7 +216,8 @@ def _number(text: str) -> float:
 
 def _usage(action: argparse.Action) -> str:
     metavar = action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest.upper())
-    return f"{action.option_strings[-1]} {metavar if isinstance(metavar, str) else ' '.join(metavar)}"
+    name = next((name for name in action.option_strings if name.startswith("--")), action.option_strings[-1])
+    return f"{name} {metavar if isinstance(metavar, str) else ' '.join(metavar)}"
 
 
 def _quoted(*words: str) -> str:

@@ -356,7 +356,8 @@ def check_times(faults: Iterable[Fault], *, of_program: bool) -> Iterator[Mistak
             text = f'{fault.at} is printed by a program, and none runs; allowed: "collective 0"'
             yield Mistake(f"fault[{number}].at", text)
         else:
-            text = f'"{fault.at}" is a time of a program, and none runs; allowed: "collective 12", "{fault.at} into collective 0"'
+            allowed = f'allowed: "collective 12", "{fault.at} into collective 0"'
+            text = f'"{fault.at}" is a time of a program, and none runs; {allowed}'
             yield Mistake(f"fault[{number}].at", text)
 
 
