@@ -188,7 +188,9 @@ def test_a_program_that_stalls_virtual_time_ends_a_session_without_a_terminal(vm
 def test_a_prompt_computation_that_ignores_ctrl_c_ends_the_session(vm: VM) -> None:
     prompt = Session(vm, "--gpus", "4", clock="virtual", program=("-c", IMPATIENT))
     prompt.type("", timeout=COMING_UP_S)
-    prompt.child.sendline("py sum(range(10**12))")  # never returns to the interpreter loop
+    # The sum never returns to the interpreter loop; on a busy machine it begins late.
+    prompt.child.sendline('py print("be" + "gun", flush=True) or sum(range(10**12))')
+    prompt.child.expect("begun", timeout=ANSWER_S)
     prompt.child.expect(pexpect.TIMEOUT, timeout=1)
     prompt.child.send("\x03")
     prompt.child.expect("as the prompt itself computes or spins: Ctrl-C has not ended it", timeout=ANSWER_S)
