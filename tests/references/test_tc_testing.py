@@ -5,14 +5,13 @@ Run with ``pytest -m references``.
 
 import json
 import re
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROJECT, VM
+from tests.conftest import PROJECT, VM, own_python
 from tests.references.conftest import Record
 from tests.references.page import FAILED, PASSED, SKIPPED, Outcome, Suite
 
@@ -22,14 +21,21 @@ FILES = ("qdiscs/htb", "qdiscs/netem", "qdiscs/fq", "qdiscs/tbf", "qdiscs/ingres
 FEWER = 100  # flower's tests have a million filters, and would take some minutes each
 
 
+@pytest.fixture(scope="module")
+def python() -> Iterator[Path]:
+    """A Python interpreter with what tc-testing advises to install."""
+    with own_python(["pyroute2"]) as found:
+        yield found
+
+
 def with_fewer_filters(text: str) -> str:
     """Return flower's tests with a hundredth of their filters: 1000000, 500000, 100000, and the 500001st."""
     return re.sub(r"\b[15]\d{5,6}\b", lambda number: str((int(number[0]) - 1) // FEWER + 1), text)
 
 
-def said(vm: VM, folder: Path) -> dict[str, tuple[bool | None, str]]:
+def said(vm: VM, python: Path, folder: Path) -> dict[str, tuple[bool | None, str]]:
     """Boot the VM; return how each test ended, and what tc-testing says of it."""
-    program = [sys.executable, "-m", "tests.guest.tc_testing", str(folder), *FILES]
+    program = [str(python), "-m", "tests.guest.tc_testing", str(folder), *FILES]
     ended = vm.run("--", *program, timeout=900, cwd=PROJECT)
     assert ended.status == 0, ended.err
     found: dict[str, dict[str, Any]] = json.loads(ended.out.splitlines()[-1])
@@ -46,15 +52,15 @@ def outcome(ours: tuple[bool | None, str], theirs: tuple[bool | None, str]) -> O
 
 
 def test_traffic_control_of_the_vm_is_that_of_the_unpatched_kernel(
-    vm: VM, unpatched_vm: VM, selftests: Path, record: Record
+    vm: VM, unpatched_vm: VM, python: Path, selftests: Path, record: Record
 ) -> None:
     folder = selftests / "tc-testing"
     flower = folder / "tc-tests/filters/flower.json"
     flower.write_text(with_fewer_filters(flower.read_text()))
-    theirs = said(unpatched_vm, folder)
+    theirs = said(unpatched_vm, python, folder)
 
     def run() -> Mapping[str, Outcome]:
-        ours = said(vm, folder)
+        ours = said(vm, python, folder)
         assert ours.keys() == theirs.keys()
         return {name: outcome(one, theirs[name]) for name, one in ours.items()}
 
