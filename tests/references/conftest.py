@@ -45,6 +45,12 @@ def record() -> Record:
     return run_and_write
 
 
+UNPATCHED = (
+    "The unpatched kernel has of the project's patches only what its configuration needs (06, and the ticks of 13) "
+    "and what keeps the clock still while it computes (01, 04)."
+)
+
+
 @pytest.fixture(scope="module")
 def unpatched_vm() -> Iterator[VM]:
     """The VM with a kernel of the same source and configuration, without the project's patches except four: the

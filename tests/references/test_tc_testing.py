@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT, VM, own_python
-from tests.references.conftest import Record
+from tests.references.conftest import UNPATCHED, Record
 from tests.references.page import FAILED, PASSED, SKIPPED, Outcome, Suite
 
 pytestmark = pytest.mark.references
@@ -66,8 +66,8 @@ def test_traffic_control_of_the_vm_is_that_of_the_unpatched_kernel(
 
     what = (
         "The kernel's own tests of the queueing disciplines and the filter that the testbed uses, with a hundredth of "
-        "flower's million filters: a test passes on the VM's kernel and on one without the project's patches."
+        "flower's million filters: a test passes if it does on the VM's kernel and on the unpatched one. " + UNPATCHED
     )
     outcomes = record(Suite("tc-testing", "6.12", "Debian's package linux-source-6.12", what), run)
     assert not [name for name, one in outcomes.items() if one.kind == FAILED]
-    assert len([name for name, one in outcomes.items() if one.kind == PASSED]) >= 60
+    assert len([name for name, one in outcomes.items() if one.kind == PASSED]) >= 70
