@@ -17,6 +17,12 @@ PAGE = PROJECT / "docs" / "references.md"
 Record = Callable[[Suite, Callable[[], Mapping[str, Outcome]]], Mapping[str, Outcome]]
 
 
+def commit(folder: Path) -> str:
+    """Return the short commit of a clone."""
+    command = ["git", "-C", folder, "log", "-1", "--format=%h"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 @pytest.fixture
 def material(request: pytest.FixtureRequest) -> Callable[[str, str], Path]:
     """Return a function that gives the folder NAME of --references DIR; it skips the test, saying how to get it."""

@@ -33,9 +33,3 @@ def environment(folder: Path) -> Mapping[str, str]:
     """Return the environment for programs that are unpacked in `folder`, or linked with libraries there."""
     path = f"{folder}/usr/bin:{os.environ['PATH']}"
     return os.environ | {"PATH": path, "LD_LIBRARY_PATH": str(folder / LIBRARIES)}
-
-
-def commit(folder: Path) -> str:
-    """Return the short commit of a clone."""
-    command = ["git", "-C", folder, "log", "-1", "--format=%h"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

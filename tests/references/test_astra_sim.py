@@ -16,8 +16,7 @@ from hosts.collectives.kinds import ALGORITHMS
 from scenarios import api
 from scenarios.experiment.export import exported
 from tests.references.astra_sim import GIB_S, LATENCY_NS, built, ends_ns
-from tests.references.conftest import Record
-from tests.references.debian import commit
+from tests.references.conftest import Record, commit
 from tests.references.page import FAILED, PASSED, Outcome, Suite
 
 pytestmark = pytest.mark.references

@@ -16,8 +16,7 @@ from hosts.collectives import schedule_files
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError
 from scenarios import api
 from tests.hosts.test_goal import DELAY_NS, one_port_ns
-from tests.references.conftest import Record
-from tests.references.debian import commit
+from tests.references.conftest import Record, commit
 from tests.references.loggopsim import built, generated, simulated_ns
 from tests.references.page import FAILED, PASSED, SKIPPED, Outcome, Suite
 

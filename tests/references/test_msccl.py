@@ -14,7 +14,7 @@ import pytest
 from hosts.collectives.schedule import ScheduleError
 from scenarios import api
 from tests.conftest import own_python
-from tests.references.conftest import Record
+from tests.references.conftest import Record, commit
 from tests.references.page import FAILED, PASSED, SKIPPED, Outcome, Suite
 
 pytestmark = pytest.mark.references
@@ -112,9 +112,7 @@ def test_schedules_of_msccl_tools_are_proven_or_refused_and_take_what_is_predict
     tmp_path: Path, python: Path, material: Callable[[str, str], Path], record: Record
 ) -> None:
     folder = material("msccl-tools", HOW)
-    version = subprocess.run(
-        ["git", "-C", folder, "log", "-1", "--format=%h"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    version = commit(folder)
 
     def run() -> Mapping[str, Outcome]:
         outcomes = dict[str, Outcome]()

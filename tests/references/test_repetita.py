@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from subprocess import run
 
 import pytest
 
@@ -26,7 +25,7 @@ from tests.references.backbones import (
     read_snd_network,
     shortest,
 )
-from tests.references.conftest import Record
+from tests.references.conftest import Record, commit
 from tests.references.page import FAILED, PASSED, Outcome, Suite
 
 pytestmark = pytest.mark.references
@@ -61,11 +60,6 @@ def outcome(net: Backbone, matrix: Matrix, scaled_to: float | None = None) -> Ou
     return Outcome(PASSED)
 
 
-def version(folder: Path) -> str:
-    command = ["git", "-C", str(folder), "log", "-1", "--format=%h"]
-    return run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def test_te_reaches_the_least_highest_utilisation_of_repetitas_backbones_and_matrices(
     material: Callable[[str, str], Path], record: Record
 ) -> None:
@@ -95,7 +89,7 @@ def test_te_reaches_the_least_highest_utilisation_of_repetitas_backbones_and_mat
         f"{SCALED_TO}, up to the cut of demands to whole kbit/s, and te.objective utilisation over {PATHS} paths that "
         "of the programme, both within 0.1 %; fixed paths pass if all are as short as Dijkstra's."
     )
-    outcomes = record(Suite("Repetita", version(folder), REPETITA, what), cases)
+    outcomes = record(Suite("Repetita", commit(folder), REPETITA, what), cases)
     assert len(outcomes) == TOPOLOGIES * (MATRICES + 1)
     assert not [name for name, one in outcomes.items() if one.kind == FAILED]
 
@@ -133,6 +127,6 @@ def test_te_and_shortest_paths_of_sndlibs_measured_matrices_are_as_computed_and_
         "paths pass if their highest utilisation over that of the programme equals the published one "
         "(inverse_capacity) to nine digits."
     )
-    outcomes = record(Suite("SNDlib", version(folder), SND, what), cases)
+    outcomes = record(Suite("SNDlib", commit(folder), SND, what), cases)
     assert len(outcomes) == 24 + 6 + 10 + 9
     assert not [name for name, one in outcomes.items() if one.kind == FAILED]
