@@ -4,7 +4,8 @@ import json
 import random
 import socket
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def _stripped(program: dict[str, Any]) -> dict[str, Any]:
 
 
 class Planner:
-    """Sockets of ranks, made by `socket_of`; `told` has all that the ranks tell, with the rank.
+    """Sockets of ranks, made by `socket_of`; `told` waits for what the ranks tell, and returns it with the rank.
 
     `connects` answers whether a group is to connect at once, and `messages` whether the times of messages are wanted. A
     rank that is in `silent` gets no plans.
@@ -60,13 +61,20 @@ class Planner:
 
     def __init__(self, folder: Path, *, seed: int = 0, connects: bool = True, messages: bool = False) -> None:
         self._folder, self._seed, self._connects, self.wants_messages = folder, seed, connects, messages
-        self.told: list[tuple[int, dict[str, Any]]] = []
+        self._told: list[tuple[int, dict[str, Any]]] = []
         self.asked: list[tuple[int, dict[str, Any]]] = []
         self.silent = set[int]()
         self._plans: dict[object, dict[str, Any]] = {}
         self._had: dict[tuple[int, str], set[str]] = {}
         self._lock = threading.Lock()
         self._listeners: list[socket.socket] = []
+
+    def told(self, enough: Callable[[list[tuple[int, dict[str, Any]]]], bool]) -> list[tuple[int, dict[str, Any]]]:
+        """Return all that was told once it is enough, or after ten seconds: it comes after the ranks' work has ended."""
+        deadline = time.monotonic() + 10
+        while not enough(self._told) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return list(self._told)
 
     def socket_of(self, rank: int) -> Path:
         """Listen for a rank, and return the socket's path."""
@@ -98,7 +106,7 @@ class Planner:
             for line in stream:
                 message = json.loads(line)
                 if "tell" in message:
-                    self.told.append((rank, message))
+                    self._told.append((rank, message))
                     continue
                 self.asked.append((rank, message))
                 if message["ask"] == "group":
