@@ -1,5 +1,6 @@
 """What tests by references share: the folder of material that the user names, and the page that is written."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -45,7 +46,12 @@ def record() -> Record:
         outcomes = run()
         assert run() == outcomes, "the second run ended otherwise"
         text = section(suite, outcomes)
-        PAGE.write_text(with_section(PAGE.read_text() if PAGE.exists() else "", text))
+        with PAGE.open("a+") as page:
+            fcntl.flock(page, fcntl.LOCK_EX)  # suites run side by side (-n 2)
+            page.seek(0)
+            new = with_section(page.read(), text)
+            page.truncate(0)
+            page.write(new)
         return outcomes
 
     return run_and_write
