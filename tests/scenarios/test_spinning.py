@@ -86,3 +86,24 @@ def test_reading_the_clock_takes_little_time_and_a_wait_by_it_ends_in_time(folde
     assert 50_000 * 256e-9 * 0.9 < lost_s < 0.5  # a share of the time spun would have grown to years
     assert 0 <= short_s < 5e-6 and 0 <= long_s < 20e-6
     assert 0.19 < times_s < 0.2021  # times counts in steps of 10 ms
+
+
+ASKS = """
+import os, time
+(there, asks), (answers, back) = os.pipe(), os.pipe()
+if not os.fork():
+    while os.read(there, 1): os.write(back, b"x")
+begin = time.perf_counter_ns()
+while time.perf_counter_ns() - begin < 0.05 * 1e9:
+    os.write(asks, b"x")
+    os.read(answers, 1)
+print((time.perf_counter_ns() - begin) / 1e9)
+os._exit(0)
+"""
+
+
+def test_processes_that_ask_each_other_until_a_time_has_come_end_in_time(folder: Path) -> None:
+    """Neither spins by itself: each finds what it has waited for."""
+    (folder / "asks.py").write_text(ASKS)
+    ((took_s,),) = run(folder, "asks", "python3 asks.py")
+    assert 0.05 <= took_s < 0.0502
