@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies import units
-from topologies.errors import Mistake, SpecError, did_you_mean, format_value
+from topologies.errors import Mistake, SpecError, did_you_mean, elements, format_value
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 """The names of jobs, classes and policies."""
@@ -47,6 +47,8 @@ class Kind:
             what = f"is {_TYPES.get(type(value), f'of the type {type(value).__name__}')}"
             if self.unit and type(value) in (int, float) and self.types == (str,):
                 what = "has no unit"
+            if isinstance(value, str) and list in self.types:
+                elements(value, value.strip("[] ").split(","))
             raise ValueError(f"{format_value(value)} {what}; allowed: {self.allowed}{self._meant(value)}")
         return self.convert(value)
 

@@ -24,6 +24,7 @@ from scenarios.studies.harness import (
     add_output,
     add_scenario,
     check_plain,
+    listed,
     check_range,
     quantity,
     warn,
@@ -155,7 +156,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         Override("collective.emulated", count, "--collectives"),
         Override("collective.channels", options.channels, "--channels"),
         Override("collective.pieces", options.pieces, "--pieces"),
-        Override("run.modes", options.modes.split(","), "--modes"),
+        Override("run.modes", listed("--modes", options.modes), "--modes"),
         *(single_value(name, text) for name in _OF_RUN if (text := getattr(options, name)) is not None),
         *(assignment(text) for text in options.set),
         Override("sweep.collective.size", [format_size(size) for size in sizes], "--from"),
@@ -164,7 +165,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         overrides.append(Override("collective.schedule", str(options.schedule), "--schedule"))
     else:
         if options.algorithms is not None:
-            names = options.algorithms.split(",")
+            names = listed("--algorithms", options.algorithms)
         else:
             names = list(algorithms)
             if options.channels != 1:  # which only rings can have
