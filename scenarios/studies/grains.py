@@ -24,8 +24,8 @@ from scenarios.studies.harness import (
     add_output,
     add_scenario,
     check_plain,
-    listed,
     check_range,
+    listed,
     warn,
     warnings_of,
 )
