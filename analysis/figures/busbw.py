@@ -19,7 +19,6 @@ from analysis.figures.style import FAINT, INK, MODE_STYLES, line_style
 from analysis.statistics.bandwidth import busbw_factor
 from topologies.units import format_size
 
-
 _DECADES = 100  # ratio of the largest to the smallest size above which bandwidth has a logarithmic axis
 
 
