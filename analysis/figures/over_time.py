@@ -89,7 +89,7 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         grid[-1, 0].set_xlabel(collective_axis(configuration))
         grid[-1, 0].set_xlim(window[0] - 0.5, window[1] - 0.5)
         _draw_clock(times, configuration, window)
-        heading(figure, configuration.label)
+        heading(figure, configuration.title)
         notes = [*_notes(here, window, has_faults=bool(faults and names)), *_costs(run, configuration)]
         notes += _hidden(_wan_links(configuration), names, used)
         legend(figure, [*_handles(shown), *([_FAULT] if faults else [])], "\n".join(notes))

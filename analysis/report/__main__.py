@@ -35,6 +35,7 @@ from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, Summary, gain, reasons, summarise
 from analysis.statistics.orders import SIGNS, orders_of
+from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
 from topologies.command_line import CommandParser
 
@@ -100,6 +101,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
         answer=answer(settings_of(points), {(one.engine, _place(one)): one.series for one in all_points}),
+        drawn=drawn_sentence((one.fabric, one.conditions) for one in configurations),
         baseline=over[0] if len(over) == 1 else "the baseline",
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),

@@ -29,6 +29,7 @@ from analysis.statistics.contests import MODE, Place, Setting, baselines_of, con
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.orders import SIGNS, orders_of
+from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
@@ -596,13 +597,16 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is."""
+    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Another one tells
+    which rates are random."""
     times = {
         (result.engine, Place(result.index, mode)): series
         for result in results
         for mode, series in result.times.items()
     }
-    return answer(_settings_of(results), times)
+    configs = {result.index: result.config for result in results}
+    drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
+    return f"{answer(_settings_of(results), times)} {drawn}".strip()
 
 
 def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> str:

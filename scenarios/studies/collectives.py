@@ -105,7 +105,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         problems.append(f"nothing was measured: {unmeasured}")
     rows = {engine: own[own.collective >= options.warmup] for engine, own in rows.items()}
     lines = list(_lines(scenario, rows, _test(options.kind), is_checked=bool(options.check)))
-    heading = f"{scenario.collective.kind}, {scenario.fabric.grain} grain"
+    heading = f"{scenario.collective.kind}, {_conditions(scenario)}"
     tables = [Table(_columns(lines), lines, title=heading)] if not options.nccl else list(_nccl_tables(scenario, lines))
     return Answer(
         tables=tables,
@@ -124,7 +124,18 @@ def _picture(scenario: "Scenario", lines: list[Line]) -> "Picture":
     from analysis.figures.busbw import Row, picture
 
     rows = [Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None) for line in lines]
-    return picture(scenario.collective.kind, rows, title=f"{scenario.fabric.grain} grain")
+    return picture(scenario.collective.kind, rows, title=_conditions(scenario))
+
+
+def _conditions(scenario: "Scenario") -> str:
+    """Return in words what all sizes and algorithms share."""
+    from analysis.statistics.contests import shared_words
+    from analysis.statistics.rates import ranges_of, untold
+    from topologies.fabric.fabric import build_fabric
+
+    shared = shared_words([config.label for config in scenario.configurations()]).split(", ")
+    rates = untold([ranges_of(build_fabric(scenario.fabric), scenario.conditions)], shared)
+    return ", ".join([*shared, *rates, *["logical grain"] * (scenario.fabric.grain == "logical")])
 
 
 def _scenario(options: argparse.Namespace) -> "Scenario":
