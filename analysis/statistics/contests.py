@@ -264,6 +264,13 @@ def _name(one: Setting, keys: set[str]) -> str:
     return ", ".join(value.words for value in one.at if value.key in keys)
 
 
+def differing_words(labels: Sequence[str]) -> list[str]:
+    """Return of each label the parts that not all have: "8 MB" of "8 GPUs, 8 MB, 10 us" beside "8 GPUs, 64 MB, 10 us".
+    A label without such a part is returned whole."""
+    shared = {*(shared_words(labels).split(", ") if labels else ())}
+    return [", ".join(part for part in label.split(", ") if part not in shared) or label for label in labels]
+
+
 def shared_words(labels: Sequence[str]) -> str:
     """Return the parts that all labels have: "8 GPUs, 10 us" of "8 GPUs, 8 MB, 10 us" and "8 GPUs, 64 MB, 10 us"."""
     parts = [label.split(", ") for label in labels]
