@@ -133,13 +133,14 @@ def scenario_of(
     path: Path = Path("scenario.toml"),
     label: str | None = None,
     is_stored: bool = False,
+    pieces: Sequence[object] = (),
     at_prompt: bool = False,
 ) -> Scenario:
     """Return the scenario in a TOML file's text, as `load_scenario`; messages call the file `label` (default: `path`).
 
     Relative paths in the text are relative to the file's folder, those in options to the working directory. With
     `is_stored` the text was stored by a run, and no note tells of its keys without effect, because earlier versions
-    stored them.
+    stored them. `pieces` are the numbers of pieces that the run stored for its configurations.
     """
     label = label or one_line(str(path))
     try:
@@ -162,6 +163,8 @@ def scenario_of(
         return replace(draft, mistakes=(*draft.mistakes, *others))
 
     forget_changed()
+    if pieces and not (plain := _draft(document, (), path, label)).mistakes:
+        plain.scenario.remember_pieces(pieces)
     draft = checked(overrides)
     remember_files(draft.scenario)
     if draft.mistakes:
