@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from topologies import units
@@ -193,12 +194,14 @@ def read_tables(
     *,
     most: int,
     required: Collection[str] = (),
+    instead: Mapping[str, str] = MappingProxyType({}),
     check: Callable[[dict[str, Any], dict[str, Any]], Iterable[tuple[str, str]]] = lambda table, values: (),
 ) -> list[dict[str, Any]]:
     """Return the values of each of a scenario's [[name]] tables by key; `kinds` are the kinds of the keys.
 
-    `check` takes the known keys of a table and those of its values that are valid, and yields further mistakes, each
-    with its location in the table. Raises SpecError with every mistake, located as "job[1].start".
+    `instead` has what is allowed in place of some unknown keys. `check` takes the known keys of a table and those of
+    its values that are valid, and yields further mistakes, each with its location in the table. Raises SpecError with
+    every mistake, located as "job[1].start".
     """
     if len(tables) > most:
         raise SpecError([Mistake(name, f"{len(tables)} tables are too many; allowed: {most}")])
@@ -208,7 +211,7 @@ def read_tables(
         if isinstance(table, dict):
             allowed = f"allowed: {', '.join(kinds)}"
             wrong = [
-                (f".{key}", f"unknown key of a {name}, {allowed}{did_you_mean(key, kinds)}")
+                (f".{key}", instead.get(key) or f"unknown key of a {name}, {allowed}{did_you_mean(key, kinds)}")
                 for key in table
                 if key not in kinds
             ]
