@@ -57,8 +57,10 @@ class Verdict:
     """The outcome of one contest.
 
     `best` has the lowest of the mean times `means_s`. `equal` took the same times as it, `tied` have a difference whose
-    interval includes zero, and `unsure` one without an interval, with the reason. `below` is the gain of the best over
-    its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one with the next higher mean.
+    interval includes zero, and `unsure` one without an interval, with the reason. `loose` are told from it by their own
+    95 % interval, but not if all comparisons of the sentence are to hold together with 95 % (Bonferroni). `below` is
+    the gain of the best over its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one
+    with the next higher mean.
     """
 
     contest: Contest
@@ -67,6 +69,7 @@ class Verdict:
     equal: tuple[str, ...]
     tied: tuple[str, ...]
     unsure: Mapping[str, str]
+    loose: tuple[str, ...]
     below: Interval | None
     next: str | None
     below_next: Interval | None
@@ -102,22 +105,27 @@ def answer(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
     ]
     if not contests:
         return _alone(settings, times)
-    outcome = _outcomes([verdict_of(one.contest, one.times) for one in contests])
-    return f"{_compared(contests)}: {outcome}."
+    count = sum(len(one.times) - 1 for one in contests)
+    verdicts = [verdict_of(one.contest, one.times, comparisons=count) for one in contests]
+    return f"{_compared(contests)}: {_outcomes(verdicts)}{_together(verdicts, count)}."
 
 
-def verdict_of(contest: Contest, times: Mapping[str, Series]) -> Verdict:
-    """Return the outcome of a contest, over the collectives that all of its alternatives have."""
+def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: int = 1) -> Verdict:
+    """Return the outcome of a contest, over the collectives that all of its alternatives have, as one of so many
+    `comparisons`."""
     names, common = list(times), shared(list(times.values()))
     series = dict(zip(names, common if common is not None else times.values(), strict=True))
     means = {name: float(one.completion_s.mean()) for name, one in series.items()}
     order = sorted(names, key=lambda name: (means[name], name != contest.baseline))
     best, others = order[0], order[1:]
-    over = {name: _gain(series[name], series[best], series.get(contest.baseline)) for name in others}
+    third = series.get(contest.baseline)
+    over = {name: _gain(series[name], series[best], third) for name in others}
     equal = tuple(name for name in others if _are_equal(series[name], series[best]))
     differing = [name for name in others if name not in equal]
     following = differing[0] if differing else None
     is_baseline = best == contest.baseline or contest.baseline in equal
+    told = [name for name in differing if not over[name].why and over[name].low > _ROUNDING]
+    together = {name: _gain(series[name], series[best], third, confidence=1 - 0.05 / comparisons) for name in told}
     return Verdict(
         contest=contest,
         best=best,
@@ -125,14 +133,15 @@ def verdict_of(contest: Contest, times: Mapping[str, Series]) -> Verdict:
         equal=equal,
         tied=tuple(name for name in differing if not over[name].why and over[name].low <= _ROUNDING),
         unsure={name: over[name].why for name in differing if over[name].why},
+        loose=tuple(name for name in told if not together[name].low > _ROUNDING),
         below=None if is_baseline or contest.baseline not in series else over[contest.baseline],
         next=following,
         below_next=None if following is None else over[following],
     )
 
 
-def _gain(slower: Series, faster: Series, third: Series | None) -> Interval:
-    found = gain_through(third, slower, faster)
+def _gain(slower: Series, faster: Series, third: Series | None, *, confidence: float = 0.95) -> Interval:
+    found = gain_through(third, slower, faster, confidence=confidence)
     return Interval(value=math.nan, low=math.nan, high=math.nan, why=FEW) if found is None else found
 
 
@@ -233,6 +242,18 @@ def _outcomes(verdicts: Sequence[Verdict]) -> str:
         groups.setdefault(one.leaders, []).append(one)
     total, by_size = len(verdicts), sorted(groups.values(), key=lambda group: -len(group))
     return "; ".join(_outcome(group, where=_at(group, total)) for group in by_size) + trend
+
+
+def _together(verdicts: Sequence[Verdict], count: int) -> str:
+    """Return which differences are not sure if all `count` comparisons are to hold together; "" if all are."""
+    loose = [one for one in verdicts if one.loose]
+    if not loose:
+        return ""
+    names = list_all(_all(loose, lambda one: one.loose))
+    best = loose[0].best if len({one.best for one in loose}) == 1 else "the best"
+    where = f" at {len(loose)} of {len(verdicts)}" if len(verdicts) > 1 else ""
+    each = "each comparison has its own 95 % interval"
+    return f"; {each}: with 95 % for all {count} together, {best} cannot be told from {names}{where}"
 
 
 def _trend(run: Sequence[Verdict]) -> str:

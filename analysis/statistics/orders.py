@@ -6,7 +6,10 @@ from analysis.statistics.claims import claims
 from analysis.statistics.contests import Contest, shared_words
 from analysis.statistics.intervals import Series
 
-SIGNS = "> where the 95 % interval of the difference excludes zero, ~ where it includes zero, ? where there is none"
+SIGNS = (
+    "> where the 95 % interval of the difference, by itself, excludes zero, ~ where it includes zero, ? where there is "
+    "none"
+)
 """What the signs between alternatives mean."""
 
 

@@ -312,6 +312,30 @@ def test_the_answer_begins_with_what_was_compared(cases, options, beginning):
     assert said(cases, **options).startswith(beginning)
 
 
+def test_a_difference_that_many_comparisons_may_show_by_chance_is_told():
+    """A gain of 1.2 % whose 95 % interval ends just above zero: one of seven such intervals may do so by chance, and
+    the one at 1 - 0.05 / 7, 1.37 times as wide, includes zero."""
+    close = [([pieces(1)], {"base": noisy(1, 1)}), ([pieces(2)], {"base": noisy(0.988, 2)})]
+    slow = [([pieces(2 + n)], {"base": noisy(2, 2 + n)}) for n in range(1, 7)]
+    gained = said(close)
+    low, high = (float(end) for end in re.search(r"interval ([\d.]+) to ([\d.]+) %", gained).groups())
+    assert 0 < low < 0.185 * (high - low)  # (1.37 - 1) / 2
+    assert "pieces 2 is fastest" in gained and "together" not in gained
+    several = said([*close, *slow])
+    assert "pieces 2 is fastest" in several
+    assert several.endswith(
+        "; each comparison has its own 95 % interval: with 95 % for all 7 together, pieces 2 cannot be told from "
+        "pieces 1."
+    )
+    assert "together" not in said([*close[:1], *slow])
+
+
+def test_comparisons_of_all_configurations_count():
+    pairs = [([size(mb)], {"base": noisy(1, 1), "joint": noisy(0.99, 2)}) for mb in range(1, 8)]
+    assert said(pairs).endswith("for all 7 together, joint cannot be told from base at 7 of 7.")
+    assert "together" not in said(pairs[:1])
+
+
 def test_a_point_that_nothing_is_compared_with_is_told_alone():
     assert said([([], {"wan": 0.8})]).endswith("; no mode to compare it with.")
 
