@@ -407,7 +407,10 @@ def as_json(
                 "setting": one.setting.index,
                 "collectives": one.collectives,
                 "hash_seeds": [*HASH_SEEDS],
+                "seeds": one.seeds,
                 "gains": one.gains,
+                "gains_low": [None if each.why else each.low for each in one.intervals],
+                "gains_high": [None if each.why else each.high for each in one.intervals],
                 "median_gain": one.median,
             }
             for one in ecmp
