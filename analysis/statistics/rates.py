@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from topologies.conditions.sampler import ConditionsSpec, ranges_bps
-from topologies.errors import list_all
+from topologies.conditions.sampler import ConditionsSpec, ranges_bps, sampler, trace_of
+from topologies.errors import ConditionsError, list_all
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
 from topologies.units import format_rate_range
@@ -21,11 +21,23 @@ def ranges_of(fabric: Fabric, spec: ConditionsSpec) -> dict[str, tuple[Range, ..
     Rates of a trace have none. Raises ConditionsError for entries of `conditions.links` that match no link.
     """
     found: dict[str, dict[Range, None]] = {}
+    drawn = _drawn(fabric, spec)
     for link, low, high in zip(links_in_grain(fabric).all, *ranges_bps(fabric, spec).tolist(), strict=True):
         part = WAN if link.kind == "wan" else WITHIN
-        if spec.sampler != "trace":
+        if part in drawn:
             found.setdefault(part, {})[round(low), round(high)] = None
     return {part: tuple(found[part]) for part in (WAN, WITHIN) if part in found}
+
+
+def _drawn(fabric: Fabric, spec: ConditionsSpec) -> tuple[str, ...]:
+    """Return which rates are drawn: beside a trace those within sites if it omits them, as far as it can be read."""
+    if spec.sampler != "trace":
+        return WAN, WITHIN
+    try:
+        trace = trace_of(sampler(fabric, spec, seed=0))
+    except ConditionsError:  # the file is gone
+        return ()
+    return () if trace is None or trace.unlisted is None else (WITHIN,)
 
 
 def range_words(ranges: Iterable[Range]) -> str:

@@ -27,7 +27,6 @@ HASH_SEEDS = range(1, 9)
 """The seeds of the hash that are predicted."""
 _MOST_COLLECTIVES = 2000  # of a configuration
 _MOST_TRANSFERS = 4_000_000  # that are predicted in all, which takes about ten seconds
-NO_INTERVAL = "without an interval"
 _WIDE = 0.1  # a range of gains is told in whole percent from here on
 
 
@@ -111,9 +110,9 @@ def _noise(intervals: Sequence[Interval]) -> str:
     widths = [max(one.value - one.low, one.high - one.value) for one in intervals if not one.why]
     lacking = [one.why for one in intervals if one.why]
     if not widths:
-        return f"each {NO_INTERVAL}: {lacking[0]}"
+        return lacking[0]
     most = fixed(max(widths) * 100, 1)
-    without = f", {len(lacking)} of {len(intervals)} {NO_INTERVAL}: {lacking[0]}" if lacking else ""
+    without = f", {len(lacking)} of {len(intervals)} without one: {lacking[0]}" if lacking else ""
     return f"each to within {most} points, 95 % interval{without}"
 
 

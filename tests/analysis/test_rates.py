@@ -33,6 +33,17 @@ def test_the_answer_names_the_rates_that_are_random(fabric, values, said):
     assert drawn_sentence([(fabric, ConditionsSpec(**values))]) == said
 
 
+@pytest.mark.parametrize("lists", ["the WAN", "all links", "no file"])
+def test_rates_that_a_trace_omits_are_random(tmp_path, lists):
+    links = [one for one in MESH.links if one.kind == "wan" or lists == "all links"]
+    rows = [f"{at},{one.name},9 Gbit/s" for at in (0, 1) for one in links]
+    if lists != "no file":
+        (tmp_path / "trace.csv").write_text("\n".join(["time,link,rate", *rows]))
+    spec = ConditionsSpec(sampler="trace", trace=tmp_path / "trace.csv")
+    said = drawn_sentence([(MESH, spec)])
+    assert said == (f"Rates are drawn at random: {WITHIN}." if lists == "the WAN" else "")
+
+
 def test_ranges_of_several_configurations_are_told_once():
     specs = [ConditionsSpec(wan_rate_bps=(10**9, high * 10**9)) for high in (2, 2, 3, 4, 5)]
     said = drawn_sentence((MESH, one) for one in specs[:3])

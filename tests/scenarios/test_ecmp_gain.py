@@ -96,7 +96,7 @@ def test_fewer_collectives_and_faults_that_are_left_out_are_told():
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (20, "each without an interval: too few collectives for an interval;"),
+        (20, "the first 20 collectives, too few collectives for an interval;"),
         (100, r"each to within (\d\.\d) points, 95 % interval;"),
     ],
 )

@@ -8,7 +8,7 @@ from analysis.statistics.contests import Value
 from scenarios.engines.prediction import plan_of
 from scenarios.experiment import command
 from scenarios.experiment.run_files import recorded
-from scenarios.spec import pieces
+from scenarios.spec import pieces as choices
 from scenarios.spec.load import load_scenario, resolved, scenario_of
 from scenarios.spec.notes import _by_values, notes_on
 from tests.fakes.commands import run
@@ -147,7 +147,7 @@ def test_a_slow_start_says_that_pieces_are_chosen():
 
 
 def test_a_resumed_run_keeps_the_stored_choice_and_none_is_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "_remembered", {})
+    monkeypatch.setattr(choices, "_remembered", {})
     of = '[collective]\nkind = "broadcast"\nalgorithm = "chain"\n[sweep]\ncollective.size = ["5 MB", "31 MB"]\n'
     (tmp_path / "cast.toml").write_text(of)
     words = ("--engine", "model", "--modes", "base", "--collectives", 1, "--no-report")
@@ -157,10 +157,10 @@ def test_a_resumed_run_keeps_the_stored_choice_and_none_is_made_again(tmp_path, 
     assert chosen[0] != 2
     stored[0]["values"]["collective.pieces"] = 2  # as another version has chosen
     (tmp_path / "out/settings.json").write_text(json.dumps(stored))
-    pieces._chosen.cache_clear()
+    choices._chosen.cache_clear()
     resumed = recorded(tmp_path / "out").scenario
     assert [one.collective.pieces for one in resumed.configurations()] == [2, chosen[1]]
-    assert pieces.choices_begun() == 0
+    assert choices.choices_begun() == 0
 
 
 def test_a_schedule_is_built_once_for_all_sizes_and_is_that_of_each():
