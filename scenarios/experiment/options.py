@@ -116,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     add("--size", metavar="SIZE[,SIZE]", help="bytes of the whole buffer, in place of --chunk; several are a sweep")
     add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
     add("--collectives", metavar="N", help="number of collectives at every point")
-    add("--seed", metavar="S[,S]", help="seed of all random numbers; several are a sweep")
+    add("--seed", metavar="S[,S]", help="seed of all random numbers; several repeat every point")
     add("--clock", metavar="CLOCK", help="clock of the emulation: virtual (default), or wall, which is real time")
     add("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], help="set any key of the scenario; repeatable")
     add(
