@@ -46,6 +46,17 @@ def list_all(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
+def elements(text: str, parts: Sequence[str]) -> list[str]:
+    """Return the elements `parts` of a list that a user typed as `text`; ValueError if one of several is empty."""
+    given = [part.strip() for part in parts]
+    if len(given) > 1 and "" in given:
+        allowed = ",".join(part for part in given if part) or "one value at least"
+        raise ValueError(
+            f"element {given.index('') + 1} of the list {format_value(text)} is empty; allowed: {one_line(allowed)}"
+        )
+    return given
+
+
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return `` (did you mean …?)`` with the known word closest in spelling, or "" if no word is close.
 

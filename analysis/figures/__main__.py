@@ -35,6 +35,7 @@ from analysis.figures import (
 )
 from analysis.figures.collective_detail import collectives_of
 from analysis.figures.output import Picture
+from analysis.figures.pooled_seeds import with_pooled_seeds
 from analysis.figures.run_points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
 from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
@@ -75,16 +76,17 @@ def tasks_of(
 ) -> list[Task]:
     """Return a task for each figure of a run with these points, in reading order; raises the errors of `draw`."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(run.provenance.get("name", ""))).lstrip("_.-")[:64] or "run"
-    groups = groups_of(configurations)
+    repeated, pooled = with_pooled_seeds(configurations, points)
+    groups = groups_of(repeated)
     if not 0 <= setting < len(configurations):
         raise FigureError(f"{run.path} has no setting {setting}; allowed: 0 to {len(configurations) - 1}")
     number = _shown_collective(run, points, setting) if collective is None else collective
     if number < 0:
         raise FigureError(f"{run.path} has no collective {collective}; allowed: 0 or more")
     has_budget = any(one.values.get("collective.budget") for one in configurations)
-    tasks: list[Task] = [partial(budget.picture, name, groups, points)] if has_budget else []
-    tasks += [partial(comparison.picture, name, group, points) for group in groups]
-    tasks += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
+    tasks: list[Task] = [partial(budget.picture, name, groups, pooled)] if has_budget else []
+    tasks += [partial(comparison.picture, name, group, pooled) for group in groups]
+    tasks += [partial(periods.picture, name, group, pooled) for group in periods.groups_of(repeated)]
     if any(point.rows[[column.name for column in REFEREES]].notna().any(axis=None) for point in points.values()):
         tasks.append(partial(referees.of_run, name, configurations, points))
     with_jobs = [one for one in configurations if len(one.values.get("job") or ()) > 1]
@@ -95,11 +97,11 @@ def tasks_of(
     tasks += [partial(job_times.picture, name, run, one) for one in with_jobs[:_MAX_JOBS]]
     if any(one.kind == "training" for one in configurations):
         tasks += [partial(training.iteration_times, axis, name, configurations, points) for axis in training.AXES]
-    tasks += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
+    tasks += [partial(busbw.picture_of, name, group, pooled) for group in busbw.groups_of(repeated)]
     if any(point.engine == "emulation" for point in points.values()):
         tasks.append(partial(fidelity.picture, name, points, run.jobs))
     tasks += [
-        partial(cdf.picture, part, group, here, points) for group in groups for part, here in cdf.parts_of(name, group)
+        partial(cdf.picture, part, group, here, pooled) for group in groups for part, here in cdf.parts_of(name, group)
     ]
     with_time = [one for one in configurations if over_time.is_drawn(one)]
     tasks += [partial(over_time.picture, name, run, points, one) for one in with_time[:_MAX_OVER_TIME]]

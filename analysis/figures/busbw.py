@@ -1,6 +1,8 @@
 """The bus bandwidth of a collective against its size: a line for each algorithm, and the sizes where the best changes.
 
 Bus bandwidth is computed from the mean time, the measured one if there are measurements, otherwise the predicted one.
+Of sizes that span more than two decades the small ones have a small share of the highest bandwidth, so that its axis is
+logarithmic, too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,11 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks, panels
 from analysis.figures.run_points import Configuration, FigureGroup, Points, grouped
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line_style
 from analysis.statistics.bandwidth import busbw_factor
 from topologies.units import format_size
+
+_DECADES = 100  # ratio of the largest to the smallest size above which bandwidth has a logarithmic axis
 
 
 class Row(NamedTuple):
@@ -63,7 +67,11 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
         for axes, mode in zip(panels(figure, len(modes), columns=columns, sharey=True), modes, strict=True):
             _draw(axes, algorithms, [row for row in rows if row.mode == mode])
             how = "measured" if any(row.measured for row in rows if row.mode == mode) else "predicted"
-            axes.set_ylim(0, 1.08 * max(row.busbw for row in rows) / 1e9)
+            if max(row.size for row in rows) > _DECADES * min(row.size for row in rows):
+                axes.set_yscale("log")
+                log_ticks(axes.yaxis)
+            else:
+                axes.set_ylim(0, 1.08 * max(row.busbw for row in rows) / 1e9)
             axes.set_title(f"{kind}, mode {mode}, {how}")
             axes.set_xlabel("size of the buffer")
             axes.set_ylabel("bus bandwidth (GB/s)")

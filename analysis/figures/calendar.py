@@ -74,7 +74,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         if any(axes.lines for axes in rows):
             handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="deadline"))
         legend(figure, handles)
-        heading(figure, f"{configuration.label}: collective {number}")
+        heading(figure, f"{configuration.title}: collective {number}")
     return Picture(
         name=f"{name}-calendar",
         caption=f"Rates {'promised and ' if is_promised else ''}delivered to each transfer over time, and its "

@@ -59,7 +59,7 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
             _draw(axes, [bar for bar in bars if bar.job == job], modes, unit_s)
             axes.set_title(job)
             axes.set_ylabel(f"completion time ({unit})")
-        heading(figure, configuration.label)
+        heading(figure, configuration.title)
         look: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
         sides = [("predicted", "#666666")]
         if any(bar.measured for bar in bars):

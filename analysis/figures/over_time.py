@@ -89,7 +89,7 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         grid[-1, 0].set_xlabel(collective_axis(configuration))
         grid[-1, 0].set_xlim(window[0] - 0.5, window[1] - 0.5)
         _draw_clock(times, configuration, window)
-        heading(figure, configuration.label)
+        heading(figure, configuration.title)
         notes = [*_notes(here, window, has_faults=bool(faults and names)), *_costs(run, configuration)]
         notes += _hidden(_wan_links(configuration), names, used)
         legend(figure, [*_handles(shown), *([_FAULT] if faults else [])], "\n".join(notes))
@@ -137,13 +137,24 @@ def _is_timed(configuration: Configuration) -> bool:
 
 
 def _faults(configuration: Configuration) -> Iterator[Span]:
+    """Yield the faults on the axis of collectives.
+
+    There a collective reaches from half a number before its own to half a number after it, and the instant of a fault
+    within it is not told. With conditions by time the axis is one of time: a collective begins at its number, and a
+    fault within it so much later, at the latest when the next one is due.
+    """
+    seconds = interval_s(configuration) if _is_timed(configuration) else None
+    before = 0.0 if seconds else 0.5
     for fault in configuration.values.get("fault") or ():
-        at = _AT.fullmatch(str(fault["at"]))
+        at, what = _AT.fullmatch(str(fault["at"])), str(fault["what"])
         if at is None:
             continue
-        first, is_within = int(at["number"]), bool(at["after"]) and parse_delay_s(at["after"]) > 0
+        first, after_s = int(at["number"]), parse_delay_s(at["after"]) if at["after"] else 0.0
         lasts = int(str(fault["for"]).split()[0]) if "for" in fault else math.inf
-        yield Span(what=str(fault["what"]), begin=first if is_within else first - 0.5, end=first + lasts - 0.5)
+        if "for" not in fault and what.endswith(" killed"):  # the process is started again
+            lasts = 1
+        begin = first + min(1.0, after_s / seconds) if seconds else first - 0.5 * (not after_s)
+        yield Span(what=what, begin=begin, end=first + lasts - before)
 
 
 def _window(configuration: Configuration, points: Sequence[PointRows]) -> tuple[int, int]:

@@ -159,6 +159,8 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
             above.stairs(shown, edges, baseline=None, label=name, linewidth=1.3, clip_on=False, **look)
         for fault in run.get("faults", ()):
             over_s = last_s if fault["over_s"] is None else fault["over_s"]
+            if fault["over_s"] is None and fault["what"] == "controller killed" and fault["recovered_s"] is not None:
+                over_s = min(last_s, fault["began_s"] + fault["recovered_s"])  # a new one was started at once
             for axes in (above, below):
                 axes.axvspan(fault["began_s"] / scale, over_s / scale, color=_WRONG, alpha=0.12, linewidth=0)
         above.set_ylim(0, 100)

@@ -22,6 +22,7 @@ from analysis.results.reader import Run
 from analysis.statistics.answer import COLLECTIVE_NAMES
 from analysis.statistics.contests import NAMES, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
+from analysis.statistics.rates import Range, ranges_of, untold
 from topologies.conditions import link_overrides
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
@@ -231,6 +232,16 @@ class Configuration:
         of_links = delays_s(self.fabric, self.conditions)
         wan = [of_links[link.index] for link in links_in_grain(self.fabric).all if link.kind == "wan"]
         return float(min(wan)), float(max(wan))
+
+    @cached_property
+    def rates(self) -> Mapping[str, tuple[Range, ...]]:
+        """The ranges of rates, as `analysis.statistics.rates` has them."""
+        return ranges_of(self.fabric, self.conditions)
+
+    @property
+    def title(self) -> str:
+        """The label with the ranges of rates that it does not tell."""
+        return ", ".join([self.label, *untold([self.rates], self.label.split(", "))])
 
     @property
     def conditions(self) -> ConditionsSpec:
@@ -481,7 +492,9 @@ class FigureGroup:
         keys += [key for key in first.swept if key not in keys]
         differing = (self.across, self.facet, *self.compared)
         titled = [text for key in keys if key not in differing and (text := self._titled(key))]
-        return ", ".join([*titled, *first.further])
+        told = [*first.further, *(value.words for value in first.at)]
+        rates = untold([one.rates for one in self.configurations], told)
+        return ", ".join([*titled, *rates, *first.further])
 
     def _titled(self, key: str) -> str:
         """Return the value of a key that all configurations share, in words; "" if it need not be mentioned."""

@@ -35,6 +35,7 @@ from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, Summary, gain, reasons, summarise
 from analysis.statistics.orders import SIGNS, orders_of
+from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
 from topologies.command_line import CommandParser
 
@@ -100,6 +101,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
         answer=answer(settings_of(points), {(one.engine, _place(one)): one.series for one in all_points}),
+        drawn=drawn_sentence((one.fabric, one.conditions) for one in configurations),
         baseline=over[0] if len(over) == 1 else "the baseline",
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),
@@ -254,17 +256,18 @@ def _orders(points: Points) -> tuple[list[list[str]], list[list[str]]]:
     others, papers = [], []
     for engine in dict.fromkeys(engine for engine, _, _ in points):
         contests = []
+        points_by_place = {_place(one): one for (of, _, _), one in points.items() if of == engine}
+        known = {place: one.series for place, one in points_by_place.items()}
         for contest in contests_of(settings_of(points)):
-            here = {name: points[engine, *at] for name, at in contest.places.items() if (engine, *at) in points}
-            if not here:
+            times = contest.times(known)
+            if not times:
                 continue
-            times = {name: point.series for name, point in here.items()}
-            first = next(iter(here.values())).configuration
-            if contest.key == MODE and is_paper_configuration(first.values, list(here)):
+            first = points_by_place[next(place for place in contest.all_places if place in known)]
+            if contest.key == MODE and is_paper_configuration(first.configuration.values, list(times)):
                 tested = claims(times)
                 verdicts = _verdict(tested.order_holds), _verdict(tested.joint_holds)
-                papers.append([engine, contest.label, tested.order_text, *verdicts])
-            elif len(here) > 1:
+                papers.append([engine, contest.where, tested.order_text, *verdicts])
+            elif len(times) > 1:
                 contests.append((contest, times))
         others += [[engine, where, order] for where, order in orders_of(contests)]
     return others, papers

@@ -7,8 +7,26 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from analysis.statistics.contests import MODE, Contest, Place, Setting, contests_of, named_by_routing
-from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, Interval, Series, gain_through, shared, summarise
+from analysis.statistics.contests import (
+    MODE,
+    Contest,
+    Place,
+    Setting,
+    contests_of,
+    named_by_routing,
+    repetitions,
+    shared_words,
+)
+from analysis.statistics.intervals import (
+    FEW,
+    MIN_COLLECTIVES,
+    Interval,
+    Series,
+    gain_through,
+    pooled,
+    shared,
+    summarise,
+)
 from topologies.errors import list_all, list_first
 
 COLLECTIVE_NAMES = {
@@ -39,8 +57,10 @@ class Verdict:
     """The outcome of one contest.
 
     `best` has the lowest of the mean times `means_s`. `equal` took the same times as it, `tied` have a difference whose
-    interval includes zero, and `unsure` one without an interval, with the reason. `below` is the gain of the best over
-    its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one with the next higher mean.
+    interval includes zero, and `unsure` one without an interval, with the reason. `loose` are told from it by their own
+    95 % interval, but not if all comparisons of the sentence are to hold together with 95 % (Bonferroni). `below` is
+    the gain of the best over its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one
+    with the next higher mean.
     """
 
     contest: Contest
@@ -49,6 +69,7 @@ class Verdict:
     equal: tuple[str, ...]
     tied: tuple[str, ...]
     unsure: Mapping[str, str]
+    loose: tuple[str, ...]
     below: Interval | None
     next: str | None
     below_next: Interval | None
@@ -61,16 +82,16 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """The times of the alternatives of a contest, by name, and whether they were measured instead of predicted."""
+    """The times of the alternatives of a contest, by name, and whether they were measured instead of predicted.
+
+    Each alternative has at least so many `collectives` with each of `seeds` seeds.
+    """
 
     contest: Contest
     times: Mapping[str, Series]
     is_measured: bool
-
-    @property
-    def collectives(self) -> int:
-        """How many collectives every alternative has."""
-        return min(series.number.size for series in self.times.values())
+    seeds: int
+    collectives: int
 
 
 def answer(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]) -> str:
@@ -84,22 +105,27 @@ def answer(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
     ]
     if not contests:
         return _alone(settings, times)
-    outcome = _outcomes([verdict_of(one.contest, one.times) for one in contests])
-    return f"{_compared(contests)}: {outcome}."
+    count = sum(len(one.times) - 1 for one in contests)
+    verdicts = [verdict_of(one.contest, one.times, comparisons=count) for one in contests]
+    return f"{_compared(contests)}: {_outcomes(verdicts)}{_together(verdicts, count)}."
 
 
-def verdict_of(contest: Contest, times: Mapping[str, Series]) -> Verdict:
-    """Return the outcome of a contest, over the collectives that all of its alternatives have."""
+def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: int = 1) -> Verdict:
+    """Return the outcome of a contest, over the collectives that all of its alternatives have, as one of so many
+    `comparisons`."""
     names, common = list(times), shared(list(times.values()))
     series = dict(zip(names, common if common is not None else times.values(), strict=True))
     means = {name: float(one.completion_s.mean()) for name, one in series.items()}
     order = sorted(names, key=lambda name: (means[name], name != contest.baseline))
     best, others = order[0], order[1:]
-    over = {name: _gain(series[name], series[best], series.get(contest.baseline)) for name in others}
+    third = series.get(contest.baseline)
+    over = {name: _gain(series[name], series[best], third) for name in others}
     equal = tuple(name for name in others if _are_equal(series[name], series[best]))
     differing = [name for name in others if name not in equal]
     following = differing[0] if differing else None
     is_baseline = best == contest.baseline or contest.baseline in equal
+    told = [name for name in differing if not over[name].why and over[name].low > _ROUNDING]
+    together = {name: _gain(series[name], series[best], third, confidence=1 - 0.05 / comparisons) for name in told}
     return Verdict(
         contest=contest,
         best=best,
@@ -107,14 +133,15 @@ def verdict_of(contest: Contest, times: Mapping[str, Series]) -> Verdict:
         equal=equal,
         tied=tuple(name for name in differing if not over[name].why and over[name].low <= _ROUNDING),
         unsure={name: over[name].why for name in differing if over[name].why},
+        loose=tuple(name for name in told if not together[name].low > _ROUNDING),
         below=None if is_baseline or contest.baseline not in series else over[contest.baseline],
         next=following,
         below_next=None if following is None else over[following],
     )
 
 
-def _gain(slower: Series, faster: Series, third: Series | None) -> Interval:
-    found = gain_through(third, slower, faster)
+def _gain(slower: Series, faster: Series, third: Series | None, *, confidence: float = 0.95) -> Interval:
+    found = gain_through(third, slower, faster, confidence=confidence)
     return Interval(value=math.nan, low=math.nan, high=math.nan, why=FEW) if found is None else found
 
 
@@ -127,9 +154,20 @@ def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> 
     """Return a contest with the times of one engine; None if fewer than two alternatives have times there."""
     found = []
     for engine in ("model", "emulation"):
-        here = {name: times[engine, place] for name, place in contest.places.items() if (engine, place) in times}
-        if len(here) > 1:
-            found.append(Measured(contest=contest, times=here, is_measured=engine == "emulation"))
+        here = {place: series for (of, place), series in times.items() if of == engine}
+        places = contest.known_places(here)
+        if len(places) > 1:
+            found.append(
+                Measured(
+                    contest=contest,
+                    times=contest.times(here),
+                    is_measured=engine == "emulation",
+                    seeds=len({number for by_seed in places.values() for number in by_seed}),
+                    collectives=min(
+                        here[place].number.size for by_seed in places.values() for place in by_seed.values()
+                    ),
+                )
+            )
     return max(found, key=lambda one: (len(one.times), one.collectives, one.is_measured), default=None)
 
 
@@ -138,14 +176,22 @@ def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
     by_place: dict[Place, tuple[str, Series]] = {}
     for (engine, place), series in sorted(times.items(), key=lambda item: (item[1].number.size, item[0][0] != "model")):
         by_place[place] = engine, series
-    labels = {one.index: one for one in settings}
     parts = []
-    for place, (engine, series) in sorted(by_place.items()):
-        one, mean_s = labels[place.setting], summarise(series).mean_s
-        count = _counted([one.kind], [series.number.size], [engine == "emulation"], each=False)
-        parts.append(
-            f"{one.label}: a mean of {_ms(mean_s.value)} ms{_interval(mean_s, 1e3, ' ms')} in {place.mode} over {count}"
+    for group in repetitions(settings):
+        here = [(one.index, by_place[place]) for one in group for place in by_place if place.setting == one.index]
+        if not here:
+            continue
+        mode = next(place.mode for place in by_place if place.setting == here[0][0])
+        mean_s = summarise(pooled({number: series for number, (_, (_, series)) in enumerate(here)})).mean_s
+        count = _counted(
+            [group[0].kind],
+            [series.number.size for _, (_, series) in here],
+            [engine == "emulation" for _, (engine, _) in here],
+            seeds=len(here),
+            each=False,
         )
+        label = shared_words([one.label for one in group])
+        parts.append(f"{label}: a mean of {_ms(mean_s.value)} ms{_interval(mean_s, 1e3, ' ms')} in {mode} over {count}")
     what = "no mode to compare it with" if len(parts) == 1 else "these differ in no value that could be compared"
     return f"{list_first(parts, _MAX_NAMES, separator='; ')}; {what}."
 
@@ -158,21 +204,26 @@ def _compared(contests: Sequence[Measured]) -> str:
         [one.contest.kind for one in contests],
         [one.collectives for one in contests],
         [one.is_measured for one in contests],
+        seeds=min(one.seeds for one in contests),
     )
     where = contests[0].contest.label if len(contests) == 1 else f"{len(contests)} configurations"
-    mode = {place.mode for one in contests for place in one.contest.places.values()}
+    mode = {place.mode for one in contests for place in one.contest.all_places}
     of_mode = "" if contests[0].contest.key == MODE or len(mode) > 1 else f" in {mode.pop()}"
     return f"{what} compared over {counted}{of_mode}{where and f', {where}'}"
 
 
-def _counted(kinds: Sequence[str], counts: Sequence[int], measured: Sequence[bool], *, each: bool = True) -> str:
-    """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"."""
+def _counted(
+    kinds: Sequence[str], counts: Sequence[int], measured: Sequence[bool], *, seeds: int, each: bool = True
+) -> str:
+    """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"; of several seeds
+    "3 seeds of 20 AllGathers each (measured)"."""
     number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
     engines = dict.fromkeys("measured" if one else "timing model" for one in measured)
     names = {COLLECTIVE_NAMES.get(kind, "collective") for kind in kinds}
     name = names.pop() if len(names) == 1 else "collective"
     plural = "" if max(counts) == 1 else "s"
-    return f"{number} {name}{plural}{' each' if each else ''} ({list_all(list(engines))})"
+    of_seeds = f"{seeds} seeds of " if seeds > 1 else ""
+    return f"{of_seeds}{number} {name}{plural}{' each' if each or of_seeds else ''} ({list_all(list(engines))})"
 
 
 def _outcomes(verdicts: Sequence[Verdict]) -> str:
@@ -191,6 +242,18 @@ def _outcomes(verdicts: Sequence[Verdict]) -> str:
         groups.setdefault(one.leaders, []).append(one)
     total, by_size = len(verdicts), sorted(groups.values(), key=lambda group: -len(group))
     return "; ".join(_outcome(group, where=_at(group, total)) for group in by_size) + trend
+
+
+def _together(verdicts: Sequence[Verdict], count: int) -> str:
+    """Return which differences are not sure if all `count` comparisons are to hold together; "" if all are."""
+    loose = [one for one in verdicts if one.loose]
+    if not loose:
+        return ""
+    names = list_all(_all(loose, lambda one: one.loose))
+    best = loose[0].best if len({one.best for one in loose}) == 1 else "the best"
+    where = f" at {len(loose)} of {len(verdicts)}" if len(verdicts) > 1 else ""
+    each = "each comparison has its own 95 % interval"
+    return f"; {each}: with 95 % for all {count} together, {best} cannot be told from {names}{where}"
 
 
 def _trend(run: Sequence[Verdict]) -> str:

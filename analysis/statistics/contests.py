@@ -2,12 +2,14 @@
 
 With several modes, the modes of each configuration compete. With one mode, the values of swept keys do: those that
 somebody can choose (an algorithm, a routing, the number of pieces) at each combination of the others (sizes, delays,
-rates), or all of them if there are only others.
+rates), or all of them if there are only others. Seeds never compete: they repeat each alternative, and are pooled.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from analysis.statistics.intervals import Series, pooled
 
 MODE = "mode"
 """The name of the modes among what can be a baseline, beside keys of the scenario."""
@@ -23,7 +25,8 @@ _CHOICES = (
 """The keys, or the tables, whose values somebody chooses; those of other keys are given."""
 
 
-NAMES = ("run.seed", "fabric.hash_seed")
+SEED = "run.seed"
+NAMES = (SEED, "fabric.hash_seed")
 """The keys whose numbers are names, not quantities: no value of theirs is more than another."""
 
 
@@ -59,26 +62,61 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """Alternatives that are compared with each other: their points by name, and the name of their baseline.
+    """Alternatives that are compared with each other: their points by name and seed, and the name of their baseline.
 
-    `at` are the values of the swept keys by which contests differ, and `label` is what all alternatives share.
-    `is_choice` tells that somebody can choose among the alternatives, `key` the one key whose values they are (or
-    MODE), and `numbers` are their coordinates if they are quantities.
+    `seeds` are the seeds in words, ("",) if none were swept. `at` are the values of the swept keys by which contests
+    differ, and `label` is what all alternatives share. `is_choice` tells that somebody can choose among the
+    alternatives, `key` the one key whose values they are (or MODE), and `numbers` are their coordinates if they are
+    quantities.
     """
 
     label: str
     kind: str
     at: tuple[Value, ...]
-    places: Mapping[str, Place]
+    places: Mapping[str, Mapping[str, Place]]
     baseline: str
     is_choice: bool
     key: str | None = None
     numbers: Mapping[str, float] | None = None
 
     @property
-    def name_of(self) -> Mapping[Place, str]:
-        """The names of the alternatives by their points."""
-        return {place: name for name, place in self.places.items()}
+    def seeds(self) -> tuple[str, ...]:
+        """The seeds of its points."""
+        return tuple(dict.fromkeys(seed for by_seed in self.places.values() for seed in by_seed))
+
+    @property
+    def where(self) -> str:
+        """What the alternatives share, in words, and how many seeds they have."""
+        known = self.label.split(", ")
+        at = [value.words for value in self.at if value.words not in known] if self.key != MODE else []
+        return ", ".join(filter(None, [self.label, *at, f"{len(self.seeds)} seeds" * (len(self.seeds) > 1)]))
+
+    @property
+    def all_places(self) -> tuple[Place, ...]:
+        """The points of all alternatives and seeds."""
+        return tuple(place for by_seed in self.places.values() for place in by_seed.values())
+
+    def times(self, known: Mapping[Place, Series]) -> dict[str, Series]:
+        """Return the times of the alternatives that have some, given those of points, pooled over the seeds."""
+        return {
+            name: pooled({number: known[place] for number, place in by_seed.items()})
+            for name, by_seed in self.known_places(known).items()
+        }
+
+    def known_places(self, known: Container[Place]) -> dict[str, dict[int, Place]]:
+        """Return the known points of the alternatives that have some, by name and number of the seed: with those seeds
+        that all of these have, or else with all."""
+        found = {
+            name: {seed: place for seed, place in by_seed.items() if place in known}
+            for name, by_seed in self.places.items()
+        }
+        found = {name: by_seed for name, by_seed in found.items() if by_seed}
+        common = [seed for seed in self.seeds if all(seed in by_seed for by_seed in found.values())]
+        order = {seed: number for number, seed in enumerate(common or self.seeds)}
+        return {
+            name: {order[seed]: place for seed, place in by_seed.items() if seed in order}
+            for name, by_seed in found.items()
+        }
 
 
 def is_choice(key: str) -> bool:
@@ -88,10 +126,9 @@ def is_choice(key: str) -> bool:
 
 def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
     """Return the contests of a run's configurations, in their order; none if there is a single point."""
-    if len({mode for one in settings for mode in one.modes}) > 1:
-        varied = _varied(settings)
-        return tuple(_of_modes(one, varied) for one in settings if len(one.modes) > 1)
     varied = _varied(settings)
+    if len({mode for one in settings for mode in one.modes}) > 1:
+        return tuple(_of_modes(group, varied) for group in repetitions(settings) if len(_modes_of(group)) > 1)
     if not varied:
         return ()
     chosen = {key for key in varied if is_choice(key)}
@@ -101,6 +138,15 @@ def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
     for one in settings:
         groups.setdefault(tuple(value.words for value in one.at if value.key in varied - chosen), []).append(one)
     return tuple(_of_values(group, chosen, is_choice=True, others=varied - chosen) for group in groups.values())
+
+
+def repetitions(settings: Iterable[Setting]) -> list[tuple[Setting, ...]]:
+    """Return the configurations in groups that differ in nothing but the seed."""
+    groups: dict[tuple[Value, ...] | int, list[Setting]] = {}
+    for one in settings:
+        others = tuple(value for value in one.at if value.key != SEED)
+        groups.setdefault(others if len(others) < len(one.at) else one.index, []).append(one)
+    return [tuple(group) for group in groups.values()]
 
 
 def named_by_routing(contests: Sequence[Contest]) -> tuple[Contest, ...]:
@@ -114,7 +160,7 @@ def named_by_routing(contests: Sequence[Contest]) -> tuple[Contest, ...]:
     return tuple(
         replace(
             one,
-            places={name if mode == _FIXED else mode: place for mode, place in one.places.items()},
+            places={name if mode == _FIXED else mode: by_seed for mode, by_seed in one.places.items()},
             baseline=name if one.baseline == _FIXED else one.baseline,
         )
         for one in contests
@@ -130,33 +176,40 @@ def _routing_of(contest: Contest) -> str:
 def baselines_of(settings: Sequence[Setting]) -> dict[Place, tuple[str, Place]]:
     """Return for every point of a contest the name and the point of its baseline.
 
-    Values that nobody chooses, such as sizes, have one only if the user has named it.
+    It has the point's seed. Values that nobody chooses, such as sizes, have one only if the user has named it.
     """
     return {
-        place: (one.baseline, one.places[one.baseline])
+        place: (one.baseline, one.places[one.baseline][seed])
         for one in contests_of(settings)
         if one.is_choice or any(setting.baseline for setting in settings)
-        for place in one.places.values()
+        for by_seed in one.places.values()
+        for seed, place in by_seed.items()
+        if seed in one.places[one.baseline]
     }
 
 
 def _varied(settings: Iterable[Setting]) -> set[str]:
-    """Return the keys that have several values."""
+    """Return the keys that have several values, except for the seed."""
     values: dict[str, set[str]] = {}
     for one in settings:
         for value in one.at:
             values.setdefault(value.key, set()).add(value.words)
-    return {key for key, words in values.items() if len(words) > 1}
+    return {key for key, words in values.items() if len(words) > 1 and key != SEED}
 
 
-def _of_modes(one: Setting, varied: set[str]) -> Contest:
-    wanted = one.baseline.get(MODE, "base")
+def _modes_of(group: Iterable[Setting]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(mode for one in group for mode in one.modes))
+
+
+def _of_modes(group: Sequence[Setting], varied: set[str]) -> Contest:
+    first, modes = group[0], _modes_of(group)
+    wanted = first.baseline.get(MODE, "base")
     return Contest(
-        label=one.label,
-        kind=one.kind,
-        at=tuple(value for value in one.at if value.key in varied),
-        places={mode: Place(one.index, mode) for mode in one.modes},
-        baseline=wanted if wanted in one.modes else one.modes[0],
+        label=shared_words([one.label for one in group]),
+        kind=first.kind,
+        at=tuple(value for value in first.at if value.key in varied),
+        places={mode: {_seed(one): Place(one.index, mode) for one in group if mode in one.modes} for mode in modes},
+        baseline=wanted if wanted in modes else modes[0],
         is_choice=True,
         key=MODE,
     )
@@ -164,9 +217,12 @@ def _of_modes(one: Setting, varied: set[str]) -> Contest:
 
 def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, others: Iterable[str] = ()) -> Contest:
     named: dict[str, Setting] = {}
-    for one in group:
-        name = _name(one, keys)
-        named[name if name not in named else f"{name} (no. {len(named) + 1})"] = one
+    places: dict[str, dict[str, Place]] = {}
+    for alike in repetitions(group):
+        name = _name(alike[0], keys)
+        name = name if name not in named else f"{name} (no. {len(named) + 1})"
+        named[name] = alike[0]
+        places[name] = {_seed(one): Place(one.index, one.modes[0]) for one in alike}
     only = next(iter(keys)) if len(keys) == 1 else None
     numbers = {
         name: value.number
@@ -178,7 +234,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         label=shared_words([one.label for one in group]),
         kind=group[0].kind,
         at=tuple(value for value in group[0].at if value.key in others),
-        places={name: Place(one.index, one.modes[0]) for name, one in named.items()},
+        places=places,
         baseline=_baseline(named, keys),
         is_choice=is_choice,
         key=only,
@@ -200,8 +256,19 @@ def _baseline(named: Mapping[str, Setting], keys: set[str]) -> str:
     )
 
 
+def _seed(one: Setting) -> str:
+    return next((value.words for value in one.at if value.key == SEED), "")
+
+
 def _name(one: Setting, keys: set[str]) -> str:
     return ", ".join(value.words for value in one.at if value.key in keys)
+
+
+def differing_words(labels: Sequence[str]) -> list[str]:
+    """Return of each label the parts that not all have: "8 MB" of "8 GPUs, 8 MB, 10 us" beside "8 GPUs, 64 MB, 10 us".
+    A label without such a part is returned whole."""
+    shared = {*(shared_words(labels).split(", ") if labels else ())}
+    return [", ".join(part for part in label.split(", ") if part not in shared) or label for label in labels]
 
 
 def shared_words(labels: Sequence[str]) -> str:

@@ -9,15 +9,18 @@ of the Royal Statistical Society B 54, 1992, pages 221-228), with one degree of 
 A block is a number of consecutive collectives that are correlated. It begins where nothing is in force that was chosen
 for an earlier collective, as the stored rows tell (`Series.fresh`), and lasts as long as conditions are correlated. All
 modes run under the same conditions, so a gain pairs the same collectives of two modes, and common variation cancels.
+Other seeds draw the same conditions again, independently, so that blocks never reach from one seed into another
+(`pooled`).
 
 Some samples cannot tell how long the longest times are, and their intervals would be too narrow. Then there is no
 interval, and `Interval.why` says why not. A test checks the coverage of all others by simulation.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,6 +54,7 @@ _UNCORRELATED = 0.2  # times of a trace count as uncorrelated up to this autocor
 _COLLECTIVES_A_RATIO = 0.5  # that conditions need to show slow links, as a share of a link's highest / lowest rate
 _SKEWNESS = 0.2  # that such conditions may have without that number, as skewness / root of the number
 _ROUNDING = 1e-12
+_A_REPETITION = 1 << 40  # which is added to the numbers of the collectives of a further seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +83,8 @@ class Series:
     `block` is the number of consecutive collectives whose conditions are correlated. `fresh` [K] tells before which
     collectives everything was chosen anew that outlasts a collective; None: before each. `needed` is the number of
     collectives that show the slowest conditions. With `one_draw` all collectives share one draw of something, of whose
-    effect they tell nothing. Raises ValueError for an empty series, for different shapes, and for a
-    block below 1.
+    effect they tell nothing. `recorded` tells that conditions are those of a recording, whatever the seed is. Raises
+    ValueError for an empty series, for different shapes, and for a block below 1.
     """
 
     number: Numbers
@@ -89,6 +93,7 @@ class Series:
     fresh: Flags | None = None
     needed: float = 0.0
     one_draw: bool = False
+    recorded: bool = False
 
     def __post_init__(self) -> None:
         if self.number.ndim != 1 or self.number.shape != self.completion_s.shape:
@@ -132,6 +137,7 @@ def series_of(
         fresh=chosen if chosen.any() and not chosen.all() else None,
         needed=_COLLECTIVES_A_RATIO * memory * conditions.rate_ratio,
         one_draw=one_draw,
+        recorded=conditions.sampler == "trace",
     )
 
 
@@ -152,6 +158,38 @@ def shared(series: Sequence[Series]) -> list[Series] | None:
     if not common.size:
         return None
     return [other.rows(np.searchsorted(other.number, common)) for other in series]
+
+
+def pooled(repetitions: Mapping[int, Series]) -> Series:
+    """Return the times of one point with several seeds, by the number of the seed, as one series.
+
+    If each seed drew conditions of its own, these are all its collectives. Those under recorded conditions are no
+    further evidence: then a collective's time is the mean over the seeds, of the collectives that all of them have.
+    """
+    series = list(repetitions.values())
+    if len(series) == 1 and 0 in repetitions:
+        return series[0]
+    common = shared(series) if all(one.recorded for one in series) else None
+    if common is not None:
+        fresh = [one.fresh for one in common if one.fresh is not None]
+        return replace(
+            common[0],
+            completion_s=np.mean([one.completion_s for one in common], axis=0),
+            block=max(one.block for one in common),
+            fresh=np.logical_and.reduce(fresh) if fresh else None,
+            needed=max(one.needed for one in common),
+            one_draw=any(one.one_draw for one in common),
+        )
+    given = any(one.fresh is not None for one in series)
+    fresh = [np.ones(one.number.size, dtype=bool) if one.fresh is None else one.fresh for one in series]
+    return Series(
+        number=np.concatenate([one.number + seed * _A_REPETITION for seed, one in repetitions.items()]),
+        completion_s=np.concatenate([one.completion_s for one in series]),
+        block=max(one.block for one in series),
+        fresh=np.concatenate(fresh) if given else None,
+        needed=max(one.needed for one in series),
+        one_draw=any(one.one_draw for one in series),
+    )
 
 
 def summarise(series: Series, *, confidence: float = 0.95) -> Summary:
@@ -259,17 +297,25 @@ class _Blocks:
 
 def _starts(number: Numbers, block: int, fresh: Numbers | None) -> tuple[Numbers, bool]:
     """Return the indices at which blocks of at least `block` collectives begin, and whether all are equally long except
-    the first and the last. Blocks begin at the indices `fresh`, or, if None, where a multiple of `block` is passed."""
+    the first and the last of each seed. Blocks begin with each seed, and at the indices `fresh`, or, if None, where a
+    multiple of `block` is passed."""
+    of_seed = number // _A_REPETITION
     if fresh is None:
-        return np.flatnonzero(np.diff(number // block, prepend=-1)), True
-    begins, starts = number[fresh], [0]
-    while True:
-        following = int(np.searchsorted(begins, number[starts[-1]] + block))
-        if following == begins.size:
-            break
-        starts.append(int(fresh[following]))
-    within = np.diff(number[starts])[1:]
-    return np.array(starts), within.size == 0 or bool((within == within[0]).all())
+        within_seed = number % _A_REPETITION // block
+        changes = (np.diff(of_seed, prepend=-1) != 0) | (np.diff(within_seed, prepend=-1) != 0)
+        return np.flatnonzero(changes), True
+    begins, firsts = number[fresh], np.flatnonzero(np.diff(of_seed, prepend=-1))
+    starts, lengths = list[int](), set[int]()
+    for first, end in pairwise([*firsts.tolist(), number.size]):
+        of_this, last = [first], int(number[end - 1])
+        while True:
+            following = int(np.searchsorted(begins, number[of_this[-1]] + block))
+            if following == begins.size or begins[following] > last:
+                break
+            of_this.append(int(fresh[following]))
+        lengths.update(np.diff(number[of_this])[1:].tolist())
+        starts += of_this
+    return np.array(starts), len(lengths) <= 1
 
 
 def _ratio(blocks: _Blocks, numerator: _Values, denominator: _Values, confidence: float) -> Interval:

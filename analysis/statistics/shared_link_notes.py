@@ -4,24 +4,42 @@ Other modules determine these links along with placements and paths; here they a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from analysis.statistics.contests import differing_words
 from topologies.errors import list_all, list_first
 
-_MAX_NAMED = 4
+_MAX_NAMED, _MAX_VALUES, _MAX_LINKS = 4, 6, 2
+_SHARED = "flows can share links, and the model gives them max-min fair shares"
+
+
+@dataclass(frozen=True)
+class Valued:
+    """A sentence with a value that differs among configurations: the `whole` one, and the two parts in which it is
+    told of several, after each other: what is `common`, and the `value`."""
+
+    whole: str
+    common: str
+    value: str
+
+
+Note = str | Valued
 
 
 def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
-    """Return a sentence for each set of modes and shared links, given each configuration's label and links by mode."""
-    by_label: list[tuple[str, list[str]]] = []
+    """Return sentences on the modes in which flows can share links, given each configuration's label and the names of
+    such links by mode."""
+    by_label = list[tuple[str, list[Note]]]()
     for label, links_by_mode in shared:
         modes_by_links: dict[tuple[str, ...], list[str]] = {}
         for mode, links in links_by_mode.items():
             if links:
                 modes_by_links.setdefault(tuple(links), []).append(mode)
-        sentences = []
+        sentences = list[Note]()
         for links, modes in modes_by_links.items():
             named = f"the {'links' if len(links) > 1 else 'link'} {list_first(links, _MAX_NAMED)}"
-            sentences.append(f"in {list_all(modes)} flows can share {named}: the model gives them max-min fair shares")
+            whole = f"in {list_all(modes)} flows can share {named}: the model gives them max-min fair shares"
+            sentences.append(Valued(whole, _SHARED, f"{list_first(links, _MAX_LINKS)} in {list_all(modes)}"))
         by_label.append((label, sentences))
     return by_sentence(by_label)
 
@@ -79,13 +97,37 @@ def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
     return by_sentence([(label, [words.format(share)] if share else []) for label, share in losses])
 
 
-def by_sentence(by_label: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Return each sentence once, after the labels of the configurations that it is about, unless it is about all."""
-    labels_of: dict[str, list[str]] = {}
+def by_sentence(by_label: Sequence[tuple[str, Sequence[Note]]]) -> tuple[str, ...]:
+    """Return each sentence once, after the configurations that it is about, unless it is about all. Sentences that say
+    the same of different configurations with other values are one, with the configurations of each value.
+
+    Configurations are given by their labels, and named by what differs among these.
+    """
+    labels_of: dict[Note, list[str]] = {}
     for label, sentences in by_label:
         for sentence in sentences:
             labels_of.setdefault(sentence, []).append(label)
+    alike: dict[str, list[Note]] = {}
+    for sentence in labels_of:
+        alike.setdefault(sentence.common if isinstance(sentence, Valued) else sentence, []).append(sentence)
+    named = dict(zip(labels := [label for label, _ in by_label], differing_words(labels), strict=True))
     return tuple(
-        sentence if len(having) == len(by_label) else f"{list_first(having, _MAX_NAMED, '; ')}: {sentence}"
-        for sentence, having in labels_of.items()
+        _merged(common, {one: [named[label] for label in labels_of[one]] for one in group}, len(by_label))
+        for common, group in alike.items()
     )
+
+
+def _merged(common: str, names: Mapping[Note, Sequence[str]], total: int) -> str:
+    """Return the sentence that notes with the same `common` part are, given the configurations that each is about."""
+    if len(names) == 1:
+        ((only, having),) = names.items()
+        whole = only.whole if isinstance(only, Valued) else only
+        return whole if len(having) == total else f"{list_first(having, _MAX_NAMED, '; ')}: {whole}"
+    values = dict[tuple[str, ...], list[str]]()  # what has the same names is told together
+    for one, having in names.items():
+        values.setdefault(tuple(having), []).append(one.value if isinstance(one, Valued) else one)
+    parts = [
+        f"{', and '.join(some)}" + (f" ({list_first(having, _MAX_NAMED, '; ')})" if len(having) < total else "")
+        for having, some in values.items()
+    ]
+    return f"{common}: {list_first(parts, _MAX_VALUES, '; ')}"

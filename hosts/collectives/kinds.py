@@ -16,7 +16,7 @@ A buffer of n places consists of *blocks* of equal size, and each block of the s
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 from hosts.collectives import algorithms
 from hosts.collectives.schedule import (
@@ -94,6 +94,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 """The algorithms of each kind of collective."""
 
 
+@lru_cache(maxsize=64)  # one schedule is that of all sizes
 def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, pieces: int = 1) -> Schedule:
     """Return the schedule of a collective over the places of `sites` (GPUs per site, in order); the root is place 0.
 
@@ -125,6 +126,7 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
     return cut
 
 
+@lru_cache(maxsize=32)  # which is cut into several numbers of pieces
 def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
     if kind in _EXCHANGES:
         return _EXCHANGES[kind][algorithm](sites)

@@ -1,14 +1,18 @@
 """What ECMP alone would gain over fixed paths, beside what re-routing gains: predicted by the timing model.
 
-The seed of the hash decides which flows share a path, so that one seed says little. Several are predicted.
+The seed of the hash decides which flows share a path, so that one seed says little. Several are predicted. Each gain
+has an interval as the others do, from pairs of the same collectives; seeds of the conditions are pooled.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+import numpy as np
+
 from analysis.statistics.answer import fixed
-from analysis.statistics.contests import Setting
+from analysis.statistics.contests import Setting, repetitions
+from analysis.statistics.intervals import Interval, Series, gain, pooled, series_of
 from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.prediction import plan_of
@@ -29,12 +33,18 @@ _WIDE = 0.1  # a range of gains is told in whole percent from here on
 @dataclass(frozen=True, kw_only=True)
 class EcmpGain:
     """The gain of ECMP over fixed paths in base, a share, with each of HASH_SEEDS, over the first `collectives` of a
-    configuration, whose faults are left out (`intact` if it has any)."""
+    configuration with each of `seeds` seeds. Its faults are left out (`intact` if it has any)."""
 
     setting: Setting
-    gains: tuple[float, ...]
+    intervals: tuple[Interval, ...]
     collectives: int
     intact: bool
+    seeds: int = 1
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """The gains without their intervals."""
+        return tuple(one.value for one in self.intervals)
 
     @property
     def median(self) -> float:
@@ -52,13 +62,28 @@ def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
     alone = {index: _base_alone(config) for index, config in asked.items()}
     distinct = dict.fromkeys(alone.values())
     most = _MOST_TRANSFERS // (max(1, len(distinct)) * (1 + len(HASH_SEEDS)))
-    known = {config: _gains(config, most) for config in distinct}
-    return [
-        EcmpGain(setting=setting_of(index, config), gains=gains, collectives=count, intact=bool(config.faults))
-        for index, config in asked.items()
-        for gains, count in [known[alone[index]]]
-        if gains
-    ]
+    known = {config: _times(config, most) for config in distinct}
+    found = []
+    for group in repetitions([setting_of(index, config) for index, config in asked.items()]):
+        of_seed = [times for one in group if (times := known[alone[one.index]])]
+        if of_seed:
+            single, *spread = (pooled(dict(enumerate(times))) for times in zip(*of_seed, strict=True))
+            found.append(
+                EcmpGain(
+                    setting=group[0],
+                    intervals=tuple(_gain(single, one) for one in spread),
+                    collectives=min(times[0].number.size for times in of_seed),
+                    intact=any(asked[one.index].faults for one in group),
+                    seeds=len(of_seed),
+                )
+            )
+    return found
+
+
+def _gain(single: Series, spread: Series) -> Interval:
+    found = gain(single, spread)
+    assert found is not None  # they have the same collectives
+    return found
 
 
 def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
@@ -70,12 +95,25 @@ def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
         groups.setdefault(tuple(fixed(gain, 6) for gain in one.gains), []).append(one)
     of = [f"{len(HASH_SEEDS)} hash seeds", *[f"{len(groups)} configurations"] * (len(groups) > 1)]
     of += ["timing model", _counted([one.collectives for one in gains])]
+    of += [f"with each of {gains[0].seeds} seeds"] * (gains[0].seeds > 1)
     of += ["without faults"] * any(one.intact for one in gains)
+    of.append(_noise([each for one in gains for each in one.intervals]))
     yield ""
     yield (
         f"ECMP alone, without re-routing, would be {_outcome(list(groups.values()))} "
         f"({', '.join(of)}; --set fabric.routing=ecmp)"
     )
+
+
+def _noise(intervals: Sequence[Interval]) -> str:
+    """Return how wide the intervals of gains are, or why there are none."""
+    widths = [max(one.value - one.low, one.high - one.value) for one in intervals if not one.why]
+    lacking = [one.why for one in intervals if one.why]
+    if not widths:
+        return lacking[0]
+    most = fixed(max(widths) * 100, 1)
+    without = f", {len(lacking)} of {len(intervals)} without one: {lacking[0]}" if lacking else ""
+    return f"each to within {most} points, 95 % interval{without}"
 
 
 def _outcome(groups: Sequence[Sequence[EcmpGain]]) -> str:
@@ -159,17 +197,21 @@ def _base_alone(config: Scenario) -> Scenario:
     return replace(config, faults=(), policies=(), sweep=(), run=run, control=control)
 
 
-def _gains(config: Scenario, most: int) -> tuple[tuple[float, ...], int]:
-    """Return the gain with each hash seed, and over how many collectives, so that each prediction has at most `most`
-    transfers; no gains if flows cannot be spread there."""
+def _times(config: Scenario, most: int) -> list[Series]:
+    """Return the times over fixed paths and with each hash seed, of so many collectives that each prediction has
+    at most `most` transfers; none if flows cannot be spread there."""
     count = max(1, min(config.collective.count, _MOST_COLLECTIVES, most // len(config.workload.schedule.transfers)))
     spread = [
         replace(config, fabric=replace(config.fabric, routing="ecmp", hash_seed=hash_seed)) for hash_seed in HASH_SEEDS
     ]
     try:
         if any(exclusions(spread[0])):
-            return (), count
-        single_s, *ecmp_s = (float(plan_of(one, "base", count).completion_s().sum()) for one in (config, *spread))
+            return []
+        of_routing = [plan_of(one, "base", count).completion_s() for one in (config, *spread)]
     except (NoPathError, ScheduleError):
-        return (), count
-    return tuple(1 - each_s / single_s for each_s in ecmp_s), count
+        return []
+    kept = np.zeros(count, dtype=bool)  # base chooses nothing
+    return [
+        series_of(np.arange(count), times_s, config.conditions, reembedded=kept, rerouted=kept)
+        for times_s in of_routing
+    ]

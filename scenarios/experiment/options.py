@@ -116,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     add("--size", metavar="SIZE[,SIZE]", help="bytes of the whole buffer, in place of --chunk; several are a sweep")
     add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
     add("--collectives", metavar="N", help="number of collectives at every point")
-    add("--seed", metavar="S[,S]", help="seed of all random numbers; several are a sweep")
+    add("--seed", metavar="S[,S]", help="seed of all random numbers; several repeat every point")
     add("--clock", metavar="CLOCK", help="clock of the emulation: virtual (default), or wall, which is real time")
     add("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], help="set any key of the scenario; repeatable")
     add(
@@ -368,7 +368,11 @@ def _overrides(options: argparse.Namespace, mistakes: list[str]) -> list["Overri
             continue
         where = f"--{option.replace('_', '-')}"
         typed = f"{where} {shortened(text)}"
-        parts = split_at_commas(text) if option in (*_SWEPT, "modes") else [text]
+        try:
+            parts = split_at_commas(text) if option in (*_SWEPT, "modes") else [text]
+        except ValueError as error:
+            mistakes.append(f"{where}: {error}")
+            continue
         if wrong := list(_list_mistakes(option, where, text, parts)):
             mistakes += wrong
             continue
@@ -412,7 +416,11 @@ def single_value(option: str, text: str) -> "Override":
     from scenarios.spec.load import Override, shortened, split_at_commas, toml_or_text
 
     where = f"--{option.replace('_', '-')}"
-    if len(split_at_commas(text)) > 1:
+    try:
+        is_list = len(split_at_commas(text)) > 1
+    except ValueError as error:
+        raise ScenarioError([f"{where}: {error}"]) from None
+    if is_list:
         raise ScenarioError([f"{where}: {format_value(text)} has several values; allowed: one here (run.py sweeps)"])
     return Override(
         _KEYS[option][0],

@@ -87,7 +87,7 @@ def recorded(path: Path) -> Recorded:
     provenance = reader.read_provenance(path)
     try:
         text = of_its_time((path / reader.SCENARIO).read_text(encoding="utf-8"))
-        scenario = scenario_of(text, path=path / reader.SCENARIO, is_stored=True)
+        scenario = scenario_of(text, path=path / reader.SCENARIO, is_stored=True, pieces=_stored_pieces(path))
     except ScenarioError as error:
         changed = _changed_input(provenance.get("sha256"))
         why = f"{path / reader.SCENARIO} is damaged: {error.mistakes[0]}" if changed is None else _changed_file(changed)
@@ -105,6 +105,14 @@ def recorded(path: Path) -> Recorded:
         if digests.get(_name_in(file, path), digest) != digest:
             raise reader.ResultsError(_changed_file(file))
     return Recorded(text, scenario, tuple(engines), digests)
+
+
+def _stored_pieces(path: Path) -> list[object]:
+    """Return the number of pieces that a run has stored for each configuration; none if its settings are damaged."""
+    try:
+        return [setting["values"].get("collective.pieces") for setting in reader.read_settings(path)]
+    except (reader.ResultsError, AttributeError):
+        return []
 
 
 def _read_settings(path: Path, scenario: Scenario) -> list[dict[str, Any]]:

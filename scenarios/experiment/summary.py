@@ -22,7 +22,6 @@ from analysis.statistics.claims import (
     ABOUT,
     PAPER_JOINT_GAIN,
     PAPER_ORDER,
-    ClaimResults,
     claims,
     is_paper_configuration,
 )
@@ -30,6 +29,7 @@ from analysis.statistics.contests import MODE, Place, Setting, baselines_of, con
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.orders import SIGNS, orders_of
+from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
@@ -148,7 +148,6 @@ class ConfigResult:
     index: int
     config: Scenario
     points: tuple[PointResult, ...]
-    claims: ClaimResults
     times: Mapping[str, Series]
 
 
@@ -314,7 +313,7 @@ def _result(
         )
         for mode, times in series.items()
     )
-    return ConfigResult(engine=engine, index=index, config=config, points=points, claims=claims(series), times=series)
+    return ConfigResult(engine=engine, index=index, config=config, points=points, times=series)
 
 
 def _faults(
@@ -408,7 +407,10 @@ def as_json(
                 "setting": one.setting.index,
                 "collectives": one.collectives,
                 "hash_seeds": [*HASH_SEEDS],
+                "seeds": one.seeds,
                 "gains": one.gains,
+                "gains_low": [None if each.why else each.low for each in one.intervals],
+                "gains_high": [None if each.why else each.high for each in one.intervals],
                 "median_gain": one.median,
             }
             for one in ecmp
@@ -598,13 +600,16 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is."""
+    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Another one tells
+    which rates are random."""
     times = {
         (result.engine, Place(result.index, mode)): series
         for result in results
         for mode, series in result.times.items()
     }
-    return answer(_settings_of(results), times)
+    configs = {result.index: result.config for result in results}
+    drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
+    return f"{answer(_settings_of(results), times)} {drawn}".strip()
 
 
 def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> str:
@@ -722,9 +727,11 @@ def _exposed(training: TrainingResult) -> str:
 
 
 def _gain(point: PointResult) -> str:
-    if point.gain is None or point.over is None:
-        return ""
-    return f"{fixed(point.gain.value * 100, 1)}% {bracketed(point.gain, 100, 1)}"
+    return "" if point.gain is None or point.over is None else _share(point.gain)
+
+
+def _share(gain: Interval) -> str:
+    return f"{fixed(gain.value * 100, 1)}% {bracketed(gain, 100, 1)}"
 
 
 def _ms_of(value_s: float | None) -> str:
@@ -777,8 +784,13 @@ _OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
 
 
 def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    papers = [result for result in results if _has_paper_values(result)]
-    others = [line for engine in dict.fromkeys(one.engine for one in results) for line in _orders(engine, results)]
+    """Yield the order of what each contest compares, in each engine, and then those of the paper's configurations, with
+    verdicts on its claims."""
+    others, papers = list[str](), list[str]()
+    for engine in dict.fromkeys(one.engine for one in results):
+        of_engine, of_paper = _orders(engine, [one for one in results if one.engine == engine])
+        others += of_engine
+        papers += of_paper
     if others:
         yield from (
             "",
@@ -788,30 +800,28 @@ def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     if papers:
         paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
         signs = "" if others else f"; {SIGNS}"
-        yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it{signs})")
-    for result in papers:
-        order = f"{result.claims.order_text}{_verdict(result.claims.order_holds)}"
-        joint = next(point for point in result.points if point.mode == "joint")
-        text = f"joint {_gain(_below_base(result, joint))} below base{_verdict(result.claims.joint_holds)}"
-        yield f"{result.engine}, {result.config.label}: {order}; {text}"
+        yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it{signs})", *papers)
 
 
-def _below_base(result: ConfigResult, point: PointResult) -> PointResult:
-    """Return a point of the paper's with its gain over base, whatever the user's baseline."""
-    return replace(point, gain=gain(result.times["base"], result.times[point.mode]), over="base")
-
-
-def _orders(engine: str, results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield the orders of an engine's contests, except those of the paper's configurations."""
-    here = [result for result in results if result.engine == engine]
-    papers, times = {result.index for result in here if _has_paper_values(result)}, _times_of(here)
-    contests = []
-    for contest in contests_of(_settings_of(here)):
-        series = {name: times[place] for name, place in contest.places.items() if place in times}
-        is_paper = contest.key == MODE and next(iter(contest.places.values())).setting in papers
-        if len(series) > 1 and not is_paper:
+def _orders(engine: str, results: Sequence[ConfigResult]) -> tuple[list[str], list[str]]:
+    """Return the orders of an engine's contests, and those of the paper's configurations."""
+    papers, times = {result.index for result in results if _has_paper_values(result)}, _times_of(results)
+    contests, of_paper = [], []
+    for contest in contests_of(_settings_of(results)):
+        series = contest.times(times)
+        if contest.key == MODE and contest.all_places[0].setting in papers:
+            of_paper.append(f"{engine}, {contest.where}: {_claims(series)}")
+        elif len(series) > 1:
             contests.append((contest, series))
-    yield from (f"{engine}, {where}: {order}" for where, order in orders_of(contests))
+    return [f"{engine}, {where}: {order}" for where, order in orders_of(contests)], of_paper
+
+
+def _claims(times: Mapping[str, Series]) -> str:
+    """Return the order of the modes and how far joint is below base, whatever the baseline is, with both verdicts."""
+    tested, joint = claims(times), gain(times["base"], times["joint"])
+    assert joint is not None  # all modes have all collectives
+    order = f"{tested.order_text}{_verdict(tested.order_holds)}"
+    return f"{order}; joint {_share(joint)} below base{_verdict(tested.joint_holds)}"
 
 
 def _has_paper_values(result: ConfigResult) -> bool:

@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,8 +49,8 @@ def run_program(
     except OSError as error:
         _say(f"{folder.path} cannot be written to: {error.strerror or error}")
         return FAILED
+    points = [(config, mode) for config in scenario.configurations() for mode in chosen]
     try:
-        points = [(config, mode) for config in scenario.configurations() for mode in chosen]
         for one in _runs(scenario, points, folder.path, tells=not as_json, shown=shown):
             ran.append(one)
             for line in one.failures:
@@ -61,12 +62,15 @@ def run_program(
         if not ran:
             files.discard()
         _say(str(error))
+        _keep(files.path, ran, len(points), tells=not as_json)
         return BAD_USAGE if isinstance(error, VMUsageError) else error.status
     except (OSError, ResultsError) as error:
         _say(f"{folder.path} cannot be written to: {getattr(error, 'strerror', None) or error}")
+        _keep(files.path, ran, len(points), tells=not as_json)
         return FAILED
     except BaseException:
         files.log("interrupted")
+        _keep(files.path, ran, len(points), tells=not as_json)
         _say(f"the unfinished run is in {folder.path}")
         raise
     finally:
@@ -171,6 +175,19 @@ def _compared(results: Sequence[Mapping[str, Any]]) -> list[str]:
             for row, result in enumerate(results)
         ),
     ]
+
+
+def _keep(folder: Path, ran: Sequence[_Ran], count: int, *, tells: bool) -> None:
+    """Write the tables of the runs that a sweep of `count` has made before it ended early, and if it `tells`, print
+    their comparison. Figures are left out, as whoever has interrupted it waits."""
+    if not ran or count < 2:
+        return
+    results = [one.result for one in ran]
+    with suppress(OSError):  # the run's own files are written already
+        session.write_sweep(folder, results, draws=False)
+    if tells:
+        print(f"{len(ran)} of {count} runs are complete:")
+        print("\n".join(_compared(results)), flush=True)
 
 
 def _cell(key: str, value: Any) -> tuple[str, Any]:

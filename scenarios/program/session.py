@@ -619,8 +619,9 @@ def ranks_csv(result: Mapping[str, Any]) -> str:
     return _csv(_OF_RANK, [[rank[name] for name in _OF_RANK] for rank in result["ranks"]])
 
 
-def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
-    """Write the tables of all configurations of a sweep, which differ in their `values`; raises OSError.
+def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]], *, draws: bool = True) -> None:
+    """Write the tables of configurations of a sweep, which differ in their `values`, and figures if it `draws`; raises
+    OSError.
 
     Rows begin with the configuration's number and its values: those of ranks.csv, and in links.csv the bytes that each
     WAN link has carried and could have carried until the end.
@@ -641,8 +642,9 @@ def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
             for step in result["steps"]
         ]
         write_text(folder / STEPS, _csv(("configuration", *keys, *_OF_STEP), rows))
-        _draw_steps(folder, results)
-    if any(result["script_steps"] for result in results):
+        if draws:
+            _draw_steps(folder, results)
+    if draws and any(result["script_steps"] for result in results):
         _draw_parts(folder, results)
 
 

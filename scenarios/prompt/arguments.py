@@ -13,7 +13,7 @@ from scenarios.prompt.state import candidates, crosses, edges
 from scenarios.spec.jobs import JobSpec, read
 from scenarios.spec.keys import MAX_SEED
 from topologies import units
-from topologies.errors import SpecError, did_you_mean, format_value, list_first
+from topologies.errors import SpecError, did_you_mean, elements, format_value, list_first
 from topologies.fabric.addressing import Cable
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
@@ -63,7 +63,10 @@ def program(fabric: Fabric, line: str) -> tuple[tuple[int, ...], str]:
     """Parse the ranks to run a program on (all if none is named), and its command."""
     names, command = [gpu.name for gpu in fabric.gpus], line
     if match := re.fullmatch(r"\s*([^\s:]*):(?:\s+(.*))?", line):
-        names, command = match[1].split(","), match[2] or ""
+        try:
+            names, command = elements(match[1], match[1].split(",")), match[2] or ""
+        except ValueError as error:
+            raise PromptError(str(error)) from None
     if not command.strip():
         raise PromptError("got no command; allowed: run [GPU,...:] COMMAND, such as run g0,g4: hostname")
     ranks = tuple(rank(fabric, name) for name in names)

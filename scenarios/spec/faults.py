@@ -64,6 +64,12 @@ _WHAT_FORMS = {
     "agent killed": re.compile(r"agent (?P<target>[0-9]{1,6}) killed"),
     "agent slow": re.compile(rf"agent (?P<target>[0-9]{{1,6}}) slow (?P<amount>{_NUMBER})x"),
 }
+_REPEATED = re.compile(r"every\b.*|.*\b(every|repeat(s|ed|edly|ing)?|periodic(ally)?)\b.*", re.IGNORECASE)
+_INSTEAD = (
+    "a [[fault]] happens once; allowed: a [[fault]] for each time, or for links that fail again and again a trace with "
+    "rates of 0 and conditions.trace_repeat = true"
+)
+_REPEATS = dict.fromkeys(("every", "repeat", "repeats", "period", "interval", "count", "times"), _INSTEAD)
 KINDS = tuple(_WHAT_FORMS)
 CABLE_KINDS = ("link down", "switch down")
 """The kinds that take cables down."""
@@ -193,6 +199,8 @@ def _text_kind(
         for name, pattern in patterns.items():
             if match := pattern.fullmatch(plain):
                 return read(name, match)
+        if _REPEATED.fullmatch(plain):
+            raise ValueError(f"{format_value(text)} repeats, and {_INSTEAD}")
         raise ValueError(f"{format_value(text)} is not understood; allowed: {allowed}")
 
     return Kind(allowed, (str,), convert)
@@ -254,7 +262,9 @@ KEYS = {
 
 def read(tables: list[object]) -> tuple[Fault, ...]:
     """Return the faults that a scenario's tables declare; raises SpecError with mistakes such as "fault[1].at"."""
-    values = read_tables("fault", tables, KEYS, most=2 * MAX_FAULTS, required=("at", "what"), check=_check)
+    values = read_tables(
+        "fault", tables, KEYS, most=2 * MAX_FAULTS, required=("at", "what"), instead=_REPEATS, check=_check
+    )
     return tuple(Fault(**dict(chain.from_iterable(part.items() for part in parts.values()))) for parts in values)
 
 

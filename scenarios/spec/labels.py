@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, Protocol
 
-from analysis.statistics.contests import MODE, NAMES, Setting, Value
+from analysis.statistics.contests import MODE, NAMES, SEED, Setting, Value
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
 from scenarios.policies.knowledge import Knowledge
@@ -116,7 +116,7 @@ def setting_of(index: int, config: Configuration) -> Setting:
 def baseline_of(config: Configuration) -> dict[str, str]:
     """Return the values in words of the swept keys (and of MODE) whose baseline the user has chosen.
 
-    Raises ValueError for a key that is not swept and for a value that cannot be read.
+    Raises ValueError for a key that is not swept, for the seed, and for a value that cannot be read.
     """
     swept, wanted = dict(config.at), dict[str, str]()
     for text in config.run.baseline:
@@ -128,10 +128,11 @@ def baseline_of(config: Configuration) -> dict[str, str]:
 
 def _key_of(name: str, swept: Mapping[str, Any]) -> str:
     found = [key for key in (MODE, *swept) if name in (key, key.rpartition(".")[2])]
+    allowed = ", ".join((MODE, *(key for key in swept if key != SEED)))
+    if found == [SEED]:
+        raise ValueError(f"{name!r} has no baseline, as seeds are repetitions; allowed: {allowed}")
     if len(found) != 1:
-        raise ValueError(
-            f"{name!r} is {'not swept' if not found else 'not clear'}; allowed: {', '.join((MODE, *swept))}"
-        )
+        raise ValueError(f"{name!r} is {'not swept' if not found else 'not clear'}; allowed: {allowed}")
     return found[0]
 
 

@@ -22,7 +22,7 @@ from scenarios.spec.roles import of_tables
 from scenarios.spec.scenario import BEFORE, DEFAULTS, Axis, Scenario
 from scenarios.spec.unused_keys import unused_keys
 from scenarios.spec.values import unique
-from topologies.errors import Mistake, SpecError, did_you_mean, format_value, one_line
+from topologies.errors import Mistake, SpecError, did_you_mean, elements, format_value, one_line
 from topologies.fabric.maps import GRAPHML
 from topologies.text_files import TextFileError, read_text
 from topologies.units import RATE, SIZE, rounding
@@ -61,8 +61,12 @@ def assignment(text: str) -> Override:
 def axis(text: str) -> Override:
     """Read ``table.key=a,b,c`` of the option --sweep; values are read as those of --set. Raises ScenarioError."""
     key, values = _split(text, "--sweep", "table.key=value,value")
-    axis_of = [toml_or_text(part) for part in split_at_commas(values)]
-    return Override(f"sweep.{key}", axis_of, f"--sweep {one_line(key)}", f"--sweep {shortened(text)}")
+    where = f"--sweep {one_line(key)}"
+    try:
+        axis_of = [toml_or_text(part) for part in split_at_commas(values)]
+    except ValueError as error:
+        raise ScenarioError([f"{where}: {error}"]) from None
+    return Override(f"sweep.{key}", axis_of, where, f"--sweep {shortened(text)}")
 
 
 def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
@@ -78,7 +82,8 @@ def shortened(text: str) -> str:
 
 
 def split_at_commas(text: str) -> list[str]:
-    """Split a text at its commas, except those in brackets and in quotation marks."""
+    """Split a text at its commas, except those in brackets and in quotation marks; raises ValueError for an empty
+    element among several."""
     parts, depth, is_quoted = [""], 0, False
     for character in text[:MAX_BYTES]:
         if character == '"':
@@ -89,7 +94,7 @@ def split_at_commas(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += character
-    return parts
+    return elements(text, parts)
 
 
 def toml_or_text(text: str) -> object:
@@ -128,13 +133,14 @@ def scenario_of(
     path: Path = Path("scenario.toml"),
     label: str | None = None,
     is_stored: bool = False,
+    pieces: Sequence[object] = (),
     at_prompt: bool = False,
 ) -> Scenario:
     """Return the scenario in a TOML file's text, as `load_scenario`; messages call the file `label` (default: `path`).
 
     Relative paths in the text are relative to the file's folder, those in options to the working directory. With
     `is_stored` the text was stored by a run, and no note tells of its keys without effect, because earlier versions
-    stored them.
+    stored them. `pieces` are the numbers of pieces that the run stored for its configurations.
     """
     label = label or one_line(str(path))
     try:
@@ -157,6 +163,8 @@ def scenario_of(
         return replace(draft, mistakes=(*draft.mistakes, *others))
 
     forget_changed()
+    if pieces and not (plain := _draft(document, (), path, label)).mistakes:
+        plain.scenario.remember_pieces(pieces)
     draft = checked(overrides)
     remember_files(draft.scenario)
     if draft.mistakes:

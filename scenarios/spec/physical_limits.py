@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from analysis.statistics.shared_link_notes import by_sentence
+from analysis.statistics.shared_link_notes import Note, Valued, by_sentence
 from hosts.agent.messages import LABEL_BYTES
 from hosts.agent.transport import MAX_WINDOW_BYTES
 from hosts.collectives.rank_programs import flow_bytes
@@ -134,7 +134,7 @@ class Limit:
     it, None if it is not. The emulation refuses to run beyond a limit that `is_refused`."""
 
     rests_on: str
-    sentence: Callable[[Load], str | None]
+    sentence: Callable[[Load], Note | None]
     is_refused: bool = False
 
 
@@ -154,17 +154,20 @@ def roughly(size_bytes: float) -> str:
     return format_size(int(float(f"{size_bytes:.3g}")))
 
 
-def _window(load: Load) -> str | None:
+def _window(load: Load) -> Note | None:
     needs = load.under_way_bytes
     if needs <= MAX_WINDOW_BYTES or (load.connection_bytes or 0) <= MAX_WINDOW_BYTES:
         return None
-    return (
+    most, then = f"{MAX_WINDOW_BYTES / 1e9:.3g} GB", "measured times will be longer than predicted"
+    return Valued(
         f"a connection needs up to {needs / 1e9:,.3g} GB under way (rate times round trip), and TCP's window has at "
-        f"most {MAX_WINDOW_BYTES / 1e9:.3g} GB: measured times will be longer than predicted"
+        f"most {most}: {then}",
+        f"a connection needs more under way (rate times round trip) than the {most} of TCP's window, so {then}",
+        f"up to {needs / 1e9:,.3g} GB",
     )
 
 
-def _small(load: Load) -> str | None:
+def _small(load: Load) -> Note | None:
     if load.message_bytes is None:
         return None
     error = small_message_error(load.message_bytes, load.slowest_bps)
@@ -172,10 +175,8 @@ def _small(load: Load) -> str | None:
         return None
     size = "at most a byte" if load.message_bytes <= 1 else format_size(load.message_bytes)
     change = f"{100 * error:.2g} %" if error < 1 else f"a factor of {error + 1:,.0f}"
-    return (
-        f"messages of {size} are so small that headers, labels and timers, which the model does not have, change the "
-        f"time to send one by up to {change}"
-    )
+    why = "are so small that headers, labels and timers, which the model does not have, change the time to send one"
+    return Valued(f"messages of {size} {why} by up to {change}", f"messages {why}", f"{size} by up to {change}")
 
 
 def _fast(load: Load) -> str | None:
@@ -197,13 +198,16 @@ def _restless(load: Load) -> str | None:
     )
 
 
-def _waiting(load: Load) -> str | None:
+def _waiting(load: Load) -> Note | None:
     waits_s = 8 * (load.connection_bytes or 0) / load.slowest_bps
     if waits_s <= MAX_QUEUED_S:
         return None
-    return (
-        f"the {roughly(load.connection_bytes or 0)} of a connection take {waits_s:,.0f} s at the slowest link, and "
-        f"TCP resends what waits for more than about {MAX_QUEUED_S:g} s: measured times will be longer than predicted"
+    resent = f"TCP resends what waits for more than about {MAX_QUEUED_S:g} s"
+    size, then = roughly(load.connection_bytes or 0), "measured times will be longer than predicted"
+    return Valued(
+        f"the {size} of a connection take {waits_s:,.0f} s at the slowest link, and {resent}: {then}",
+        f"{resent}, as the bytes of a connection do at the slowest link, so {then}",
+        f"{size} for {waits_s:,.0f} s",
     )
 
 

@@ -38,9 +38,27 @@ def chosen_pieces(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: Con
     """
     if spec.kind in SELF_SIZED_KINDS or spec.schedule is not None:
         return 1
-    # What does not matter is left out, so that a choice is made once for all configurations that share it.
-    alike = replace(spec, count=1, reembed_every=1, emulated=1, measured=None, budget_s=None)
-    return _chosen(alike, fabric_spec, conditions, scale)
+    asked = _alike(spec), fabric_spec, conditions, scale
+    return _remembered[asked] if asked in _remembered else _chosen(*asked)
+
+
+def remember(
+    spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale, pieces: object
+) -> None:
+    """Have `chosen_pieces` return the number that a run has stored, if it is one of CANDIDATES: a run that is resumed
+    keeps its choice, which takes long in large fabrics."""
+    if isinstance(pieces, int) and pieces in CANDIDATES:
+        _remembered[_alike(spec), fabric_spec, conditions, scale] = pieces
+
+
+_remembered: dict[tuple[CollectiveSpec, FabricSpec, ConditionsSpec, RateScale], int] = {}
+
+
+def _alike(spec: CollectiveSpec) -> CollectiveSpec:
+    """Leave out what does not matter, so that a choice is made once for all configurations that share it. With ranks in
+    order no ring is chosen."""
+    ring = CollectiveSpec().ring
+    return replace(spec, ring=ring, count=1, reembed_every=1, emulated=1, measured=None, budget_s=None)
 
 
 def choices_begun() -> int:

@@ -6,7 +6,7 @@ without a sweep. `load` reads files, and `consistency` checks values together.
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS, OUTERMOST
 from scenarios.spec.labels import label_of
-from scenarios.spec.pieces import chosen_pieces
+from scenarios.spec.pieces import chosen_pieces, remember
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.round_workload import workload_of_jobs
 from scenarios.spec.run import RunSpec
@@ -230,12 +230,23 @@ class Scenario:
 
     @cached_property
     def _configurations(self) -> tuple["Scenario", ...]:
+        return tuple(config._with_pieces() for config in self._undecided())
+
+    def remember_pieces(self, numbers: Sequence[object]) -> None:
+        """Take these numbers of pieces, one for each configuration, where the timing model would choose them."""
+        configs = self._undecided()
+        for config, number in zip(configs, numbers, strict=False) if len(configs) == len(numbers) else ():
+            if config.collective.pieces is None:
+                remember(config.collective, config.fabric, config.conditions, config.run.scale, number)
+
+    def _undecided(self) -> tuple["Scenario", ...]:
+        """Return the configurations without the choices of the timing model."""
         plain, configs = replace(self, sweep=()), []
         for values in itertools.product(*(axis.values for axis in self.sweep)):
             at = dict(zip((axis.key for axis in self.sweep), values, strict=True))
             config = replace(plain.with_values(at), at=tuple(at.items()))
             config = replace(config, collective=config.collective.with_chunk(config.gpus))
-            configs.append(config._without_unused()._with_outages()._with_pieces())
+            configs.append(config._without_unused()._with_outages())
         return tuple(configs)
 
     def _without_unused(self) -> "Scenario":

@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from topologies import units
-from topologies.errors import Mistake, SpecError, did_you_mean, format_value
+from topologies.errors import Mistake, SpecError, did_you_mean, elements, format_value
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 """The names of jobs, classes and policies."""
@@ -47,6 +48,8 @@ class Kind:
             what = f"is {_TYPES.get(type(value), f'of the type {type(value).__name__}')}"
             if self.unit and type(value) in (int, float) and self.types == (str,):
                 what = "has no unit"
+            if isinstance(value, str) and list in self.types:
+                elements(value, value.strip("[] ").split(","))
             raise ValueError(f"{format_value(value)} {what}; allowed: {self.allowed}{self._meant(value)}")
         return self.convert(value)
 
@@ -191,12 +194,14 @@ def read_tables(
     *,
     most: int,
     required: Collection[str] = (),
+    instead: Mapping[str, str] = MappingProxyType({}),
     check: Callable[[dict[str, Any], dict[str, Any]], Iterable[tuple[str, str]]] = lambda table, values: (),
 ) -> list[dict[str, Any]]:
     """Return the values of each of a scenario's [[name]] tables by key; `kinds` are the kinds of the keys.
 
-    `check` takes the known keys of a table and those of its values that are valid, and yields further mistakes, each
-    with its location in the table. Raises SpecError with every mistake, located as "job[1].start".
+    `instead` has what is allowed in place of some unknown keys. `check` takes the known keys of a table and those of
+    its values that are valid, and yields further mistakes, each with its location in the table. Raises SpecError with
+    every mistake, located as "job[1].start".
     """
     if len(tables) > most:
         raise SpecError([Mistake(name, f"{len(tables)} tables are too many; allowed: {most}")])
@@ -206,7 +211,7 @@ def read_tables(
         if isinstance(table, dict):
             allowed = f"allowed: {', '.join(kinds)}"
             wrong = [
-                (f".{key}", f"unknown key of a {name}, {allowed}{did_you_mean(key, kinds)}")
+                (f".{key}", instead.get(key) or f"unknown key of a {name}, {allowed}{did_you_mean(key, kinds)}")
                 for key in table
                 if key not in kinds
             ]

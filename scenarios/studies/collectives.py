@@ -25,6 +25,7 @@ from scenarios.studies.harness import (
     add_scenario,
     check_plain,
     check_range,
+    listed,
     quantity,
     warn,
     warnings_of,
@@ -104,7 +105,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         problems.append(f"nothing was measured: {unmeasured}")
     rows = {engine: own[own.collective >= options.warmup] for engine, own in rows.items()}
     lines = list(_lines(scenario, rows, _test(options.kind), is_checked=bool(options.check)))
-    heading = f"{scenario.collective.kind}, {scenario.fabric.grain} grain"
+    heading = f"{scenario.collective.kind}, {_conditions(scenario)}"
     tables = [Table(_columns(lines), lines, title=heading)] if not options.nccl else list(_nccl_tables(scenario, lines))
     return Answer(
         tables=tables,
@@ -123,7 +124,18 @@ def _picture(scenario: "Scenario", lines: list[Line]) -> "Picture":
     from analysis.figures.busbw import Row, picture
 
     rows = [Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None) for line in lines]
-    return picture(scenario.collective.kind, rows, title=f"{scenario.fabric.grain} grain")
+    return picture(scenario.collective.kind, rows, title=_conditions(scenario))
+
+
+def _conditions(scenario: "Scenario") -> str:
+    """Return in words what all sizes and algorithms share."""
+    from analysis.statistics.contests import shared_words
+    from analysis.statistics.rates import ranges_of, untold
+    from topologies.fabric.fabric import build_fabric
+
+    shared = shared_words([config.label for config in scenario.configurations()]).split(", ")
+    rates = untold([ranges_of(build_fabric(scenario.fabric), scenario.conditions)], shared)
+    return ", ".join([*shared, *rates, *["logical grain"] * (scenario.fabric.grain == "logical")])
 
 
 def _scenario(options: argparse.Namespace) -> "Scenario":
@@ -155,7 +167,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         Override("collective.emulated", count, "--collectives"),
         Override("collective.channels", options.channels, "--channels"),
         Override("collective.pieces", options.pieces, "--pieces"),
-        Override("run.modes", options.modes.split(","), "--modes"),
+        Override("run.modes", listed("--modes", options.modes), "--modes"),
         *(single_value(name, text) for name in _OF_RUN if (text := getattr(options, name)) is not None),
         *(assignment(text) for text in options.set),
         Override("sweep.collective.size", [format_size(size) for size in sizes], "--from"),
@@ -164,7 +176,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         overrides.append(Override("collective.schedule", str(options.schedule), "--schedule"))
     else:
         if options.algorithms is not None:
-            names = options.algorithms.split(",")
+            names = listed("--algorithms", options.algorithms)
         else:
             names = list(algorithms)
             if options.channels != 1:  # which only rings can have

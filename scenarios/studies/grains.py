@@ -25,6 +25,7 @@ from scenarios.studies.harness import (
     add_scenario,
     check_plain,
     check_range,
+    listed,
     warn,
     warnings_of,
 )
@@ -129,8 +130,8 @@ def _keys(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     """Yield every combination of grain, kind and algorithm, the ring of each kind first; raises ValueError."""
     from hosts.collectives.kinds import ALGORITHMS
 
-    wanted = None if options.algorithms is None else options.algorithms.split(",")
-    kinds = options.kinds.split(",")
+    wanted = None if options.algorithms is None else listed("--algorithms", options.algorithms)
+    kinds = listed("--kinds", options.kinds)
     with_ring = [kind for kind, algorithms in ALGORITHMS.items() if _RING in algorithms]
     for kind in kinds:
         if kind not in with_ring:
@@ -139,7 +140,7 @@ def _keys(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     for name in wanted or ():
         if name not in known:
             raise ValueError(f"--algorithms: {name!r}; allowed: {', '.join(known)}")
-    for grain, kind in product(dict.fromkeys(options.grains.split(",")), dict.fromkeys(kinds)):
+    for grain, kind in product(dict.fromkeys(listed("--grains", options.grains)), dict.fromkeys(kinds)):
         yield grain, kind, _RING
         for algorithm in ALGORITHMS[kind]:
             if algorithm != _RING and (wanted is None or algorithm in wanted):
@@ -152,7 +153,7 @@ def _scenario(options: argparse.Namespace, grain: str, kind: str, algorithm: str
 
     check_range(options, 1, _MAX_COLLECTIVES, "collectives")
     check_range(options, 1, MAX_JOBS, "jobs")
-    counts = options.gpus.split(",")
+    counts = listed("--gpus", options.gpus)
     if not all(count.isdecimal() for count in counts):
         raise ValueError(f"--gpus: {options.gpus}; allowed: whole numbers with commas between")
     option_for = {"fabric.gpus": "--gpus", "fabric.grain": "--grains", "run.modes": "--mode"}

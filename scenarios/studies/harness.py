@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, CANNOT, DONE, FAILED
 from scenarios.text_table import aligned
-from topologies.errors import format_value
+from topologies.errors import elements, format_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,6 +208,14 @@ def check_range(options: argparse.Namespace, least: float, most: float, *names: 
         value = getattr(options, name)
         if value is not None and not least <= value <= most:
             raise ValueError(f"--{name.replace('_', '-')}: {value}; allowed: {least:,} to {most:,}")
+
+
+def listed(option: str, text: str) -> list[str]:
+    """Return the elements of an option's list; raises ValueError if one of several is empty."""
+    try:
+        return elements(text, text.split(","))
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
 
 
 def check_plain(name: str, scenario: "Scenario", swept: Collection[str]) -> None:

@@ -30,6 +30,10 @@ def age(collectives):
     return Value("control.knowledge", f"stale {collectives}", collectives)
 
 
+def seed(number):
+    return Value("run.seed", f"seed {number}")
+
+
 def gpus(number):
     return Value("fabric.gpus", f"{number} GPUs", number)
 
@@ -251,6 +255,15 @@ CROSSING = [
             "(8 MB), 30.1 % below base (too few collectives for an interval: 60 or more).",
             id="enough collectives at some only",
         ),
+        pytest.param(
+            [
+                ([size(mb), seed(s)], {"base": mb * noisy(1, s), "joint": mb * noisy(0.7, 9 + s)})
+                for mb in (1, 8)
+                for s in (1, 2, 3)
+            ],
+            "joint is fastest at all 2, 30.0 % below base (95 % intervals within 29.7 to 30.4 %).",
+            id="seeds are pooled at each of several configurations",
+        ),
     ],
 )
 def test_each_case_of_the_answer_has_its_sentence(cases, sentence):
@@ -268,6 +281,25 @@ def test_each_case_of_the_answer_has_its_sentence(cases, sentence):
         ),
         (RING, {}, "ring, direct and mesh compared over 400 AllGathers each (timing model) in base, 2 sites: "),
         (CROSSING, {}, "ring and mesh compared over 400 AllGathers each (timing model) in base, 4 configurations: "),
+        (
+            [([seed(s)], JOINT) for s in (1, 2, 3)],
+            {},
+            "base, wan and joint compared over 3 seeds of 400 AllGathers each (timing model), 2 sites: joint is ",
+        ),
+        (
+            [
+                ([algorithm(name), seed(s)], {"base": noisy(mean, s, 20)})
+                for name, mean in (("ring", 1), ("mesh", 0.6))
+                for s in (1, 2, 3)
+            ],
+            {},
+            "ring and mesh compared over 3 seeds of 20 AllGathers each (timing model) in base, 2 sites: mesh is ",
+        ),
+        (
+            [([seed(s)], {"wan": noisy(0.8, s)}) for s in (1, 2)],
+            {},
+            "2 sites: a mean of 798.6 ms (95 % interval 795.4 to 801.8 ms) in wan over 2 seeds of 400 AllGathers each ",
+        ),
         ([([], {"wan": 0.8})], {}, "2 sites: a mean of 800.7 ms (95 % interval 796.1 to 805.3 ms) in wan over 400 "),
         (
             [([], {"wan": np.full(400, 0.111001)})],
@@ -278,6 +310,30 @@ def test_each_case_of_the_answer_has_its_sentence(cases, sentence):
 )
 def test_the_answer_begins_with_what_was_compared(cases, options, beginning):
     assert said(cases, **options).startswith(beginning)
+
+
+def test_a_difference_that_many_comparisons_may_show_by_chance_is_told():
+    """A gain of 1.2 % whose 95 % interval ends just above zero: one of seven such intervals may do so by chance, and
+    the one at 1 - 0.05 / 7, 1.37 times as wide, includes zero."""
+    close = [([pieces(1)], {"base": noisy(1, 1)}), ([pieces(2)], {"base": noisy(0.988, 2)})]
+    slow = [([pieces(2 + n)], {"base": noisy(2, 2 + n)}) for n in range(1, 7)]
+    gained = said(close)
+    low, high = (float(end) for end in re.search(r"interval ([\d.]+) to ([\d.]+) %", gained).groups())
+    assert 0 < low < 0.185 * (high - low)  # (1.37 - 1) / 2
+    assert "pieces 2 is fastest" in gained and "together" not in gained
+    several = said([*close, *slow])
+    assert "pieces 2 is fastest" in several
+    assert several.endswith(
+        "; each comparison has its own 95 % interval: with 95 % for all 7 together, pieces 2 cannot be told from "
+        "pieces 1."
+    )
+    assert "together" not in said([*close[:1], *slow])
+
+
+def test_comparisons_of_all_configurations_count():
+    pairs = [([size(mb)], {"base": noisy(1, 1), "joint": noisy(0.99, 2)}) for mb in range(1, 8)]
+    assert said(pairs).endswith("for all 7 together, joint cannot be told from base at 7 of 7.")
+    assert "together" not in said(pairs[:1])
 
 
 def test_a_point_that_nothing_is_compared_with_is_told_alone():
@@ -301,7 +357,7 @@ def test_the_gain_is_over_the_chosen_baseline(cases, baseline, part):
     settings = settings_of(cases, baseline)
     contest = contests_of(settings)[0]
     chosen = contest.places[contest.baseline]
-    assert {place for _, place in baselines_of(settings).values()} == {chosen}
+    assert {place for _, place in baselines_of(settings).values()} == {*chosen.values()}
 
 
 @pytest.mark.parametrize(
@@ -351,6 +407,29 @@ def test_collectives_that_only_one_of_them_has_do_not_count():
     assert "base and joint take the same time" in answer(settings, times)
 
 
+def test_a_point_has_the_baseline_with_its_seed():
+    settings = settings_of(
+        [([algorithm(name), seed(s)], {"wan": 1.0}) for s in (1, 2) for name in ("ring", "mesh")], {}
+    )
+    assert {place.setting: over.setting for place, (_, over) in baselines_of(settings).items()} == {
+        0: 0,
+        1: 0,
+        2: 2,
+        3: 2,
+    }
+
+
+def test_only_seeds_that_all_alternatives_have_are_pooled():
+    """An interrupted run has base with two seeds, the second one slow, and joint with the first alone."""
+    settings = settings_of([([seed(s)], {"base": 1.0, "joint": 1.0}) for s in (1, 2)], {})
+    luck = noisy(1.0, 7)
+    times = {
+        ("model", Place(index, "base")): Series(np.arange(400), mean * luck) for index, mean in ((0, 1.0), (1, 9.0))
+    }
+    times["model", Place(0, "joint")] = Series(np.arange(400), 0.7 * luck)
+    assert "over 400 AllGathers each (timing model), 2 sites: joint is fastest, 30.0 % below" in answer(settings, times)
+
+
 MEANS = st.sampled_from([0.5, 0.7, 0.7 + 1e-6, 0.999, 1.0, 1.0 + 1e-6, 2.0])
 
 
@@ -359,7 +438,13 @@ def runs(draw):
     modes = draw(st.lists(st.sampled_from(["base", "ccl", "wan", "joint"]), min_size=1, max_size=4, unique=True))
     ats = draw(
         st.sampled_from(
-            [[[]], [[size(1)], [size(8)]], [[algorithm("ring")], [algorithm("mesh")]], [case[0] for case in CROSSING]]
+            [
+                [[]],
+                [[size(1)], [size(8)]],
+                [[algorithm("ring")], [algorithm("mesh")]],
+                [case[0] for case in CROSSING],
+                [[seed(1)], [seed(2)]],
+            ]
         )
     )
     count, is_noisy = draw(st.sampled_from([1, 20, 400])), draw(st.booleans())

@@ -212,7 +212,7 @@ def test_a_swept_key_is_named_in_words_below_its_axis():
     assert group_of("training.chunks", [1, 10]).x_label == "chunks"
 
 
-@pytest.mark.parametrize("key", ["fabric.hash_seed", "run.seed"])
+@pytest.mark.parametrize("key", ["fabric.hash_seed"])
 def test_no_line_joins_seeds(tmp_path, key):
     """Seeds are names: in every figure with an axis of them, each stands alone."""
     overrides = {f"sweep.{key}": [1, 2, 100], "collective.budget": "20 ms", "run.modes": ["base", "wan"]}
@@ -581,3 +581,24 @@ def test_the_map_shows_every_wan_link_with_its_utilisation(tmp_path):
             share = bits / (int(link["rate_bps"]) * row.completion_s)
             assert float(link["utilisation"]) == pytest.approx(share, rel=1e-6)
             assert bool(link["flows"]) is (bits > 0)
+
+
+def test_seeds_are_pooled_in_figures_of_means(tmp_path):
+    """A bar for each mode, whose mean is that of all seeds' collectives, and its gain that of their totals."""
+    overrides = {"sweep.run.seed": [1, 2, 100], "run.modes": ["base", "wan"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=60, emulated=20)
+    draw(run)
+    rows = rows_of(run)
+    for drawn in data(run, "paper"):
+        here = rows[(rows["engine"] == drawn["engine"]) & (rows["collective"] < int(drawn["collectives"]) / 3)]
+        base, own = (here[here["mode"] == mode].completion_s for mode in ("base", drawn["mode"]))
+        assert len(own) == int(drawn["collectives"]) and len(own) % 3 == 0
+        assert float(drawn["mean_s"]) == pytest.approx(own.mean())
+        if drawn["mode"] == "wan":
+            assert float(drawn["gain"]) == pytest.approx(1 - own.sum() / base.sum())
+    assert {(row["engine"], row["collectives"]) for row in data(run, "paper")} == {
+        ("model", "180"), ("model", "60"), ("emulation", "60")
+    }  # fmt: skip
+    assert "3 seeds" in plot(run).get_suptitle()
+    distribution = [row for row in data(run, "paper-cdf") if (row["engine"], row["mode"]) == ("model", "base")]
+    assert len(distribution) == 180

@@ -336,6 +336,17 @@ def test_no_two_of_twenty_lines_look_alike():
     assert len(shown.legend_handles) == len(looks) == 20
 
 
+@pytest.mark.parametrize(("sizes", "scale"), [((1e5, 1e7), "linear"), ((1e5, 1.1e7), "log"), ((8e3, 1e6, 5e8), "log")])
+def test_bandwidths_of_sizes_over_more_than_two_decades_can_all_be_read(sizes, scale):
+    rows = [
+        Row(name, "base", round(size), size * rate, False) for size in sizes for name, rate in (("a", 9), ("b", 10))
+    ]
+    axes = busbw.picture("AllReduce", rows).figure.axes[0]
+    low, high = axes.get_ylim()
+    assert axes.get_yscale() == scale and (low == 0) == (scale == "linear")
+    assert all(low <= row.busbw / 1e9 <= high for row in rows)
+
+
 def test_six_swept_algorithms_get_a_panel_each_in_one_figure(tmp_path):
     names = ["ring", "direct", "hierarchical", "hierarchical-direct", "tree", "double-tree"]
     sweep = {"sweep.collective.algorithm": names, "sweep.collective.chunk": ["1 MB", "4 MB"]}

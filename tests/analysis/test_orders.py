@@ -26,7 +26,7 @@ def lines(cases, count=400):
         for index, (_, means) in enumerate(cases)
         for seed, (mode, mean) in enumerate(means.items())
     }
-    return orders_of((one, {name: times[at] for name, at in one.places.items()}) for one in contests_of(settings))
+    return orders_of((one, one.times(times)) for one in contests_of(settings))
 
 
 CLEAR, CLOSE = {"base": 1.0, "wan": 0.8, "joint": 0.7}, {"base": 1.0, "wan": 0.7, "joint": 0.6999}

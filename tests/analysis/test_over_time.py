@@ -201,3 +201,29 @@ def test_predictions_of_collectives_that_were_not_measured_come_from_the_model(t
     assert drawn == {True: [0, 4, 8]} | ({False: list(range(9))} if engine == "both" else {})
     draw("out")
     assert note in Path("out", "figures", "paper-over-time.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "spans"),
+    [
+        # A collective is drawn from half a number before its own on; one into which a fault falls, at its number.
+        (["conditions.sampler=markov"], [(2.5, 5.5), (6, 7.5), (8.5, 9.5)]),
+        # One begins every 40 ms at its number: 10 ms into collective 6 is a quarter of a number later.
+        (
+            ["conditions.sampler=markov", 'conditions.every="10 ms"', 'conditions.interval="40 ms"'],
+            [(3, 6), (6.25, 8), (9, 10)],
+        ),
+    ],
+)
+def test_a_fault_is_drawn_from_its_instant_to_its_end_on_the_axis(testbeds, conditions, spans):
+    """A controller that is killed is started again at once: it does not fail until the end."""
+    testbeds(FakeTestbeds())
+    struck = [("collective 3", "link s0b0-s1b0 down", 3), ("10 ms into collective 6", "link s0b1-s1b1 down", 2)]
+    tables = [f'{{at="{at}",what="{what}",for="{lasts} collectives"}}' for at, what, lasts in struck]
+    tables.append('{at="collective 9",what="controller killed"}')
+    options = [word for one in (*conditions, f"fault=[{','.join(tables)}]") for word in ("--set", one)]
+    run("--engine", "emulation", "--modes", "base", "--collectives", 12, *options, "--out", "out", "--no-report")
+    times, rates, *_ = picture_of()
+    for axes in (times, rates):
+        shaded = [patch.get_extents().transformed(axes.transData.inverted()) for patch in axes.patches]
+        assert np.allclose([(one.x0, one.x1) for one in shaded], spans)

@@ -106,3 +106,27 @@ def test_the_parts_of_a_step_are_stacked_to_its_time_in_each_run() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["base", "joint"]
     assert [text.get_text() for text in made.figure.legends[0].get_texts()] == ["computing", "exposed", "waiting"]
     assert len(made.data.splitlines()) == 3 and made.data.startswith("mode,step_s,computing_s,exposed_s,waiting_s\n")
+
+
+@pytest.mark.parametrize(
+    ("what", "over_s", "recovered_s", "end_ms"),
+    [
+        ("link s0b0-s1b0 down", 0.02, 0.001, 20),
+        ("link s0b0-s1b0 down", None, 0.001, 30),
+        ("controller killed", None, 0.008, 18),  # a new one is started at once
+        ("controller killed", None, None, 30),
+        ("agent 1 killed", None, None, 30),  # a rank stays dead
+    ],
+)
+def test_a_fault_is_shaded_while_it_is_in_force(
+    what: str, over_s: float | None, recovered_s: float | None, end_ms: float
+) -> None:
+    samples = [(round(t * 1e7), [t * 10_000_000], [10e9 * t / 100 / 8]) for t in range(4)]
+    rank = {"rank": 0, "gpu": "g0", "status": 0, "end_s": 0.03}
+    fault = {"what": what, "began_s": 0.01, "over_s": over_s, "recovered_s": recovered_s}
+    run = {"run_s": 0.03, "ranks": [rank], "links": [{"link": "s0b0>s1b0"}], "faults": [fault]}
+    above, below = program.picture(run, samples).figure.axes
+    for axes in (above, below):
+        (span,) = [patch for patch in axes.patches if patch.get_alpha() == 0.12]
+        ends = span.get_extents().transformed(axes.transData.inverted())
+        assert (ends.x0, ends.x1) == pytest.approx((10, end_ms))

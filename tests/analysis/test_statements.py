@@ -2,7 +2,9 @@
 
 import csv
 import io
+import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +18,13 @@ from analysis.figures.collective_detail import collectives_of
 from analysis.figures.run_points import configurations_of, groups_of, points_of
 from analysis.results.reader import open_run
 from scenarios.experiment import command
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.program import command as program_command
 from scenarios.program import session
 from scenarios.program.condition_changes import ProgramTimeline
 from scenarios.program.rows import rows_as_collectives
+from scenarios.signals import Interrupted
+from scenarios.vm import VMError
 from tests.fakes.commands import scenario
 from topologies.fabric.failures import Cables
 
@@ -158,3 +163,34 @@ def test_a_program_tells_that_it_runs_in_the_first_of_several_modes(
 def test_the_note_on_computing_claims_nothing_of_the_run() -> None:
     """Whether ranks slept as if they computed is not known, so that the note only says what takes time."""
     assert "took" not in session.COMPUTING and "longhaul.compute(SECONDS)" in session.COMPUTING
+
+
+def test_a_sweep_that_ends_early_tells_and_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The third of four runs is interrupted, or its VM breaks."""
+    delays, errors = ["1 ms", "2 ms", "3 ms", "4 ms"], list[BaseException]()
+    rank = dict.fromkeys(session._OF_RANK, 0)
+
+    def run_in(_: object, points: Any, number: int, *__: object, **___: object) -> program_command._Ran:
+        if number == 2:
+            raise errors[-1]
+        values = {"conditions.wan_delay_s": (number + 1) / 1e3}
+        result = {"configuration": number + 1, "label": points[number][0].label, "values": values, "ranks": [rank]}
+        result |= {"links": [], "steps": [], "script_steps": None, "step_s": 0.5 + number, "tokens_per_s": None}
+        return program_command._Ran(result | {"run_s": 7.0 + number}, [], [])
+
+    monkeypatch.setattr(program_command, "_run_in", run_in)
+    config = scenario(**{"sweep.conditions.wan_delay": delays, "program.command": "true"})
+    for name, error in (("interrupted", Interrupted()), ("broken", VMError("the VM is gone"))):
+        errors.append(error)
+        folder = RunFolder.new(tmp_path / name)
+        with suppress(Interrupted):
+            program_command.run_program(config, folder, ["run.py"], ["base"], as_json=False, shown="none")
+        table = capsys.readouterr().out.splitlines()
+        assert table[0] == "2 of 4 runs are complete:" and len(table) == 4
+        assert [line.split()[:2] for line in table[2:]] == [["7.000000", "0.500000"], ["8.000000", "1.500000"]]
+        assert "1 ms" in table[2] and "2 ms" in table[3]
+        (kept,) = json.loads((tmp_path / name / "program.json").read_text()).values()
+        assert [one["run_s"] for one in kept] == [7.0, 8.0]
+        assert len((tmp_path / name / "ranks.csv").read_text().splitlines()) == 3

@@ -1,6 +1,7 @@
 """Statistics of completion times: values, the coverage of confidence intervals, claims and fidelity."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from analysis.statistics.intervals import (
     Series,
     gain,
     gain_through,
+    pooled,
     reasons,
     series_of,
     summarise,
@@ -83,6 +85,25 @@ def test_a_gain_uses_the_longer_block_length_of_its_two_modes() -> None:
     assert (
         gain(series(base), series(mode, 10)) == gain(series(base, 10), series(mode)) != gain(*map(series, (base, mode)))
     )
+
+
+def test_blocks_never_reach_from_one_seed_into_another() -> None:
+    """Six seeds, each of 50 collectives that are alike: six independent times, though 300 follow each other. Whether
+    blocks begin at choices or not, the interval is Student's of the six."""
+    means_s = np.array([1.0, 1.2, 1.4, 1.6, 1.8, 2.0])
+    half_s = 2.570582 * means_s.std(ddof=1) / math.sqrt(6)
+    for fresh in (None, np.arange(50) % 20 == 0):
+        seeds = {i: Series(np.arange(50), np.full(50, mean_s), 100, fresh) for i, mean_s in enumerate(means_s)}
+        mean_s = summarise(pooled(seeds)).mean_s
+        assert (mean_s.low, mean_s.high) == pytest.approx((1.5 - half_s, 1.5 + half_s))
+
+
+def test_recorded_conditions_are_no_further_evidence_with_another_seed() -> None:
+    one = Series(np.arange(100), np.random.default_rng(1).random(100), recorded=True)
+    assert summarise(pooled({0: one, 1: one, 2: one})) == summarise(one)
+    drawn = replace(one, recorded=False)
+    other = replace(drawn, completion_s=np.random.default_rng(2).random(100))
+    assert summarise(pooled({0: drawn, 1: other})).collectives == 200
 
 
 def test_a_gain_pairs_collectives_by_their_index() -> None:

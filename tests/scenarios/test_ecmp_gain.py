@@ -1,9 +1,14 @@
 """What ECMP alone would gain is told beside what re-routing gains, and equals a run with that routing."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from analysis.statistics.contests import Setting, Value
+from analysis.statistics.intervals import Interval
+from scenarios.engines.prediction import plan_of
 from scenarios.experiment.ecmp import EcmpGain, ecmp_gains, lines_of
 from scenarios.spec.load import scenario_of
 from tests.fakes.runs import answer, ended, rows
@@ -34,7 +39,8 @@ def told(*gains, at=(), collectives=81, intact=False):
     hash seeds."""
     setting = Setting(index=0, label="", kind="allgather", at=at, modes=("base", "wan"), baseline={})
     spread = (*gains, *gains[-1:] * (8 - len(gains)))
-    return EcmpGain(setting=setting, gains=spread, collectives=collectives, intact=intact)
+    intervals = tuple(Interval(value=gain, low=gain - 0.012, high=gain + 0.008) for gain in spread)
+    return EcmpGain(setting=setting, intervals=intervals, collectives=collectives, intact=intact)
 
 
 def delay(ms):
@@ -77,12 +83,47 @@ def period(number):
 def test_a_range_over_hash_seeds_has_one_sentence(gains, said):
     (_, line) = lines_of(gains)
     assert line.startswith(f"ECMP alone, without re-routing, would be {said}")
-    assert line.endswith("timing model, the first 81 collectives; --set fabric.routing=ecmp)")
+    assert line.endswith(
+        "timing model, the first 81 collectives, each to within 1.2 points, 95 % interval; --set fabric.routing=ecmp)"
+    )
 
 
 def test_fewer_collectives_and_faults_that_are_left_out_are_told():
     (_, line) = lines_of([told(0.1, at=(delay(1),)), told(0.2, at=(delay(2),), collectives=1, intact=True)])
-    assert "the first 1 to 81 collectives, without faults;" in line
+    assert "the first 1 to 81 collectives, without faults, each to" in line
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (20, "the first 20 collectives, too few collectives for an interval;"),
+        (100, r"each to within (\d\.\d) points, 95 % interval;"),
+    ],
+)
+def test_the_noise_of_each_gain_is_told_or_why_it_is_not_known(count, said):
+    """The interval is that of two runs of base over the same conditions, paired."""
+    configs = scenario_of(RUN.replace("count = 300", f"count = {count}")).configurations()
+    (found,) = ecmp_gains([*enumerate(configs)])
+    (_, line) = lines_of([found])
+    (points,) = re.findall(said, line)
+    if count >= 60:
+        (config,) = configs
+        single_s, spread_s = (
+            plan_of(replace(config, fabric=replace(config.fabric, **how)), "base", count).completion_s()
+            for how in ({}, {"routing": "ecmp", "hash_seed": 1})
+        )
+        half = 1.99 * np.std(spread_s - (1 - found.gains[0]) * single_s) / np.sqrt(count) / single_s.mean()
+        interval = found.intervals[0]
+        assert (interval.high - interval.low) / 2 == pytest.approx(half, rel=0.1)
+        assert 100 * half < 1.3 * float(points)
+
+
+def test_seeds_of_the_conditions_are_pooled():
+    text = RUN.replace("count = 300", "count = 40") + "[sweep]\nrun.seed = [1, 2, 3]\n"
+    (found,) = ecmp_gains([*enumerate(scenario_of(text).configurations())])
+    assert (found.seeds, found.collectives) == (3, 40) and not any(one.why for one in found.intervals)
+    (_, line) = lines_of([found])
+    assert "(8 hash seeds, timing model, the first 40 collectives, with each of 3 seeds, each to within" in line
 
 
 def test_many_configurations_share_the_transfers_that_are_predicted():
@@ -90,7 +131,7 @@ def test_many_configurations_share_the_transfers_that_are_predicted():
     delays = ", ".join(f'"{ms} ms"' for ms in range(1, 11))
     configs = list(enumerate(scenario_of(f"{text}{delays}]\n").configurations()))
     transfers = len(configs[0][1].workload.schedule.transfers)
-    few, many = (sum(one.collectives for one in ecmp_gains(some)) for some in (configs[:1], configs))
+    few, many = (sum(one.collectives * one.seeds for one in ecmp_gains(some)) for some in (configs[:1], configs))
     assert few == 2000 and many * transfers * 9 <= 4_000_000
 
 

@@ -76,6 +76,11 @@ def test_a_fault_of_a_program_survives_reading_and_writing(at_ns: int, what: str
     ("change", "place", "words"),
     [
         ({"at": "tomorrow"}, "at", '"tomorrow" is not understood; allowed: "collective 12"'),
+        ({"at": "every 20 ms"}, "at", '"every 20 ms" repeats, and a [[fault]] happens once; allowed: a [[fault]] for'),
+        ({"at": "collective 5, repeated"}, "at", "a trace with rates of 0 and conditions.trace_repeat = true"),
+        ({"for": "1 ms every 20 ms"}, "for", "a [[fault]] happens once"),
+        ({"every": "20 ms"}, "every", "a [[fault]] happens once; allowed: a [[fault]] for each time, or for links"),
+        ({"evry": "20 ms"}, "evry", "unknown key of a fault, allowed: at, what, for"),
         ({"at": "collective 100000"}, "at", "collective 100,000 is not run; allowed: 0 to 99,999"),
         ({"what": "link s0b0-s1b0 sideways"}, "what", "is not understood"),
         ({"what": "link s0b0-s1b7 down"}, "what", "is not a link; allowed: a cable of the fabric (did you mean"),

@@ -140,6 +140,13 @@ def test_a_baseline_that_is_not_in_the_run_is_refused_with_what_is(baseline, say
     assert says in str(error.value)
 
 
+def test_a_seed_is_no_baseline():
+    with pytest.raises(ScenarioError, match=r"'seed' has no baseline, as seeds are repetitions; allowed: mode$"):
+        load_scenario(
+            "paper", [Override("run.baseline", ["seed=1"], "--baseline"), Override("sweep.run.seed", [1, 2], "")]
+        )
+
+
 def test_a_value_of_a_swept_key_that_is_not_in_the_run_is_refused():
     values = {"run.baseline": ["chunk=3 MB"], "sweep.collective.chunk": ["1 MB", "8 MB"]}
     with pytest.raises(

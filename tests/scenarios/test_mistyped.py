@@ -43,6 +43,16 @@ RUN = [
     ("--seed 1 2", "commas without spaces, --seed 1,2"),
     ("--modes 'wan joint'", "modes separated by commas, wan,joint"),
     ("--modes 'wan;joint'", "modes separated by commas, wan,joint"),
+    # lists with an empty element
+    ("--seed 1,,2", '--seed: element 2 of the list "1,,2" is empty; allowed: 1,2'),
+    ("--seed ,", '--seed: element 1 of the list "," is empty; allowed: one value at least'),
+    ("--modes base,", '--modes: element 2 of the list "base," is empty; allowed: base'),
+    ("--gpus ,8", "element 1 of the list"),
+    ("--size '8 MB,, 9 MB'", "allowed: 8 MB,9 MB"),
+    ("--chunk 8MB,", "allowed: 8MB"),
+    ("--wan-delay 1ms,,2ms", "allowed: 1ms,2ms"),
+    ("--sweep collective.algorithm=ring,", '--sweep collective.algorithm: element 2 of the list "ring," is empty'),
+    ("--set 'fabric.gpus=[3,,5]'", 'element 2 of the list "[3,,5]" is empty; allowed: 3,5'),
     ("--modes all", "which all run without --modes"),
     ("--gpus 4,4", "allowed: 4+4 for GPUs of each site"),
     ("--set fabric.gpus 8", "allowed: --set fabric.gpus=8"),
@@ -111,6 +121,11 @@ def test_a_scenario_after_any_option_is_a_scenario(name: str, option: str) -> No
 
 TOOLS = [
     ("collectives", "--gpus 8,16", '--gpus: "8,16" has several values; allowed: one here (run.py sweeps)'),
+    ("collectives", "--gpus 8,", 'element 2 of the list "8," is empty'),
+    ("collectives", "--modes base,,wan", '--modes: element 2 of the list "base,,wan" is empty; allowed: base,wan'),
+    ("collectives", "--algorithms ring,", "--algorithms: element 2 of the list"),
+    ("grains", "--kinds ,allreduce", "--kinds: element 1 of the list"),
+    ("grains", "--gpus 8,,16", "--gpus: element 2 of the list"),
     ("collectives", "--gpus 8 16", "--gpus 8 16: takes one value; allowed: --gpus N"),
     ("collectives", "-g 8 16", "-g 8 16: takes one value; allowed: --gpus N"),
     ("collectives", "-b", "-b/--from: its value is missing; allowed: --from SIZE"),

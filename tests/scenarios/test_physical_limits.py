@@ -50,7 +50,20 @@ def test_what_is_just_within_a_limit_is_not_told(given):
 
 def test_a_note_names_the_configurations_of_a_sweep_that_it_is_about():
     (note,) = told(sweep__collective__chunk=["8 MB", "10 kB"])
-    assert note.startswith("8 GPUs, 10 kB blocks, 80 kB buffer, 10 us, ring slowest edge: messages of 10 kB")
+    assert note.startswith("10 kB blocks, 80 kB buffer: messages of 10 kB")
+
+
+def test_the_same_limit_with_other_values_is_one_note_with_the_configurations_of_each():
+    (note,) = told(sweep__collective__chunk=["8 MB", "10 kB", "20 kB"], sweep__fabric__gpus=[4, 8])
+    alone = [told(collective__chunk=size)[0].rpartition("by up to ")[2] for size in ("10 kB", "20 kB")]
+    for share, (size, buffers) in zip(alone, (("10 kB", (40, 80)), ("20 kB", (80, 160))), strict=True):
+        names = [
+            f"{gpus} GPUs, {size} blocks, {buffer} kB buffer" for gpus, buffer in zip((4, 8), buffers, strict=True)
+        ]
+        assert f"{size} by up to {share} ({'; '.join(names)})" in note
+    assert note.startswith("messages are so small that headers") and "8 MB" not in note
+    (note,) = told(sweep__conditions__wan_rate=["1 Mbit/s", "2 Mbit/s"])
+    assert "56 MB for 448 s (wan rate 1 Mbit/s); 56 MB for 224 s (wan rate 2 Mbit/s)" in note
 
 
 @pytest.mark.parametrize("size", [1, 8948, 8949, 100_000, 10**8])

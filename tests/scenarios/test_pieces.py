@@ -7,8 +7,11 @@ import pytest
 from analysis.statistics.contests import Value
 from scenarios.engines.prediction import plan_of
 from scenarios.experiment import command
+from scenarios.experiment.run_files import recorded
+from scenarios.spec import pieces as choices
 from scenarios.spec.load import load_scenario, resolved, scenario_of
 from scenarios.spec.notes import _by_values, notes_on
+from tests.fakes.commands import run
 from tests.fakes.runs import answer, measured
 
 CONSTANT = (
@@ -141,3 +144,27 @@ def test_numbers_that_follow_a_quantity_are_told_in_its_order(chosen, said):
 def test_a_slow_start_says_that_pieces_are_chosen():
     scenario_of('[collective]\nkind = "broadcast"\nsize = "3 MB"\n').configurations()
     assert command._reading().startswith("choosing collective.pieces, number ")
+
+
+def test_a_resumed_run_keeps_the_stored_choice_and_none_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(choices, "_remembered", {})
+    of = '[collective]\nkind = "broadcast"\nalgorithm = "chain"\n[sweep]\ncollective.size = ["5 MB", "31 MB"]\n'
+    (tmp_path / "cast.toml").write_text(of)
+    words = ("--engine", "model", "--modes", "base", "--collectives", 1, "--no-report")
+    run(tmp_path / "cast.toml", *words, "--out", tmp_path / "out")
+    stored = json.loads((tmp_path / "out/settings.json").read_text())
+    chosen = [one["values"]["collective.pieces"] for one in stored]
+    assert chosen[0] != 2
+    stored[0]["values"]["collective.pieces"] = 2  # as another version has chosen
+    (tmp_path / "out/settings.json").write_text(json.dumps(stored))
+    choices._chosen.cache_clear()
+    resumed = recorded(tmp_path / "out").scenario
+    assert [one.collective.pieces for one in resumed.configurations()] == [2, chosen[1]]
+    assert choices.choices_begun() == 0
+
+
+def test_a_schedule_is_built_once_for_all_sizes_and_is_that_of_each():
+    text = '[collective]\nkind = "broadcast"\npieces = 4\n[sweep]\ncollective.size = ["5 MB", "31 MB"]\n'
+    small, large = (one.workload for one in scenario_of(text).configurations())
+    assert small.schedule is large.schedule
+    assert (small.slot_bytes, large.slot_bytes) == (1_250_000, 7_750_000)

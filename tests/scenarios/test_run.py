@@ -212,7 +212,7 @@ def test_a_heuristic_ring_search_in_large_sites_is_announced_with_its_gap_to_the
         (["--modes", "base,jont"], "did you mean joint?"),
         (["--modes", ""], '--modes: "" is not allowed; allowed: base, ccl, wan, joint, or'),
         (["--gpus", "3+5,9"], "--gpus: 9 GPUs do not divide over 2 sites"),
-        (["--gpus", "8,"], '--gpus: "" is text'),
+        (["--gpus", "8,"], '--gpus: element 2 of the list "8," is empty; allowed: 8'),
         (["--chunk", "8 MB,0 MB"], "zero"),
         (["--wan-delay", "nan us"], "finite"),
         (["--set", "fabric.gpu=8"], "did you mean gpus?"),

@@ -1,0 +1,72 @@
+"""The rates of links in words: their ranges, and that they are drawn at random."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from topologies.conditions.sampler import ConditionsSpec, ranges_bps, sampler, trace_of
+from topologies.errors import ConditionsError, list_all
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import links_in_grain
+from topologies.units import format_rate_range
+
+WAN, WITHIN = "WAN", "within sites"
+_KEYS = {WAN: "conditions.wan_rate", WITHIN: "conditions.intra_rate"}
+_MOST = 3  # ranges that are named one by one
+
+Range = tuple[int, int]
+
+
+def ranges_of(fabric: Fabric, spec: ConditionsSpec) -> dict[str, tuple[Range, ...]]:
+    """Return the different ranges of rates, bit/s, of the WAN's links and of those within sites, by WAN and WITHIN.
+
+    Rates of a trace have none. Raises ConditionsError for entries of `conditions.links` that match no link.
+    """
+    found: dict[str, dict[Range, None]] = {}
+    drawn = _drawn(fabric, spec)
+    for link, low, high in zip(links_in_grain(fabric).all, *ranges_bps(fabric, spec).tolist(), strict=True):
+        part = WAN if link.kind == "wan" else WITHIN
+        if part in drawn:
+            found.setdefault(part, {})[round(low), round(high)] = None
+    return {part: tuple(found[part]) for part in (WAN, WITHIN) if part in found}
+
+
+def _drawn(fabric: Fabric, spec: ConditionsSpec) -> tuple[str, ...]:
+    """Return which rates are drawn: beside a trace those within sites if it omits them, as far as it can be read."""
+    if spec.sampler != "trace":
+        return WAN, WITHIN
+    try:
+        trace = trace_of(sampler(fabric, spec, seed=0))
+    except ConditionsError:  # the file is gone
+        return ()
+    return () if trace is None or trace.unlisted is None else (WITHIN,)
+
+
+def range_words(ranges: Iterable[Range]) -> str:
+    """Return ranges in words: "10-100 Gbit/s"; of more than three, the lowest and the highest rate."""
+    distinct = list(dict.fromkeys(ranges))
+    if len(distinct) > _MOST:
+        distinct = [(min(low for low, _ in distinct), max(high for _, high in distinct))]
+    return list_all([format_rate_range(one) for one in distinct])
+
+
+def untold(ranges: Sequence[Mapping[str, Sequence[Range]]], told: Collection[str]) -> list[str]:
+    """Return the ranges of configurations in words for a title, without those that it tells otherwise: `told` are its
+    other words, such as "wan rate 40 Gbit/s"."""
+    words = []
+    for part, name, form in ((WAN, "wan rate ", "WAN {}"), (WITHIN, "intra rate ", "{} within sites")):
+        of_part = [each for one in ranges for each in one.get(part, ())]
+        if of_part and not any(one.startswith(name) for one in told):
+            words.append(form.format(range_words(of_part)))
+    return words
+
+
+def drawn_sentence(configurations: Iterable[tuple[Fabric, ConditionsSpec]]) -> str:
+    """Return a sentence on the rates of these configurations that are drawn at random; "" if all are constant."""
+    drawn: dict[str, list[Range]] = {}
+    for fabric, spec in configurations:
+        for part, ranges in ranges_of(fabric, spec).items():
+            if any(low < high for low, high in ranges):
+                drawn.setdefault(part, []).extend(ranges)
+    if not drawn:
+        return ""
+    parts = [f"{part} {range_words(drawn[part])} ({_KEYS[part]})" for part in (WAN, WITHIN) if part in drawn]
+    return f"Rates are drawn at random: {', '.join(parts)}."

@@ -1,0 +1,58 @@
+"""What a run tells of rates: which are drawn at random, and the ranges in titles."""
+
+import pytest
+
+from analysis.statistics.rates import drawn_sentence, ranges_of, untold
+from topologies.conditions.link_overrides import read
+from topologies.conditions.sampler import ConditionsSpec
+from topologies.fabric.fabric import FabricSpec, build_fabric
+
+MESH = build_fabric(FabricSpec(gpus_per_site=(2, 2)))
+ALONE = build_fabric(FabricSpec(gpus_per_site=(4,)))
+WAN, WITHIN = "WAN 10-100 Gbit/s (conditions.wan_rate)", "within sites 20-200 Gbit/s (conditions.intra_rate)"
+CONSTANT = (40_000_000_000, 40_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "values", "said"),
+    [
+        (MESH, {}, f"Rates are drawn at random: {WAN}, {WITHIN}."),
+        # The rates of the WAN are given: those within sites are still drawn, by the default.
+        (MESH, {"wan_rate_bps": CONSTANT}, f"Rates are drawn at random: {WITHIN}."),
+        (MESH, {"intra_rate_bps": CONSTANT}, f"Rates are drawn at random: {WAN}."),
+        (MESH, {"wan_rate_bps": CONSTANT, "intra_rate_bps": CONSTANT}, ""),
+        (ALONE, {}, f"Rates are drawn at random: {WITHIN}."),
+        (
+            MESH,
+            {"intra_rate_bps": CONSTANT, "links": read({"s0b0>s1b0": {"rate": "5-6 Gbit/s"}})},
+            "Rates are drawn at random: WAN 5-6 Gbit/s and 10-100 Gbit/s (conditions.wan_rate).",
+        ),
+    ],
+)
+def test_the_answer_names_the_rates_that_are_random(fabric, values, said):
+    assert drawn_sentence([(fabric, ConditionsSpec(**values))]) == said
+
+
+@pytest.mark.parametrize("lists", ["the WAN", "all links", "no file"])
+def test_rates_that_a_trace_omits_are_random(tmp_path, lists):
+    links = [one for one in MESH.links if one.kind == "wan" or lists == "all links"]
+    rows = [f"{at},{one.name},9 Gbit/s" for at in (0, 1) for one in links]
+    if lists != "no file":
+        (tmp_path / "trace.csv").write_text("\n".join(["time,link,rate", *rows]))
+    spec = ConditionsSpec(sampler="trace", trace=tmp_path / "trace.csv")
+    said = drawn_sentence([(MESH, spec)])
+    assert said == (f"Rates are drawn at random: {WITHIN}." if lists == "the WAN" else "")
+
+
+def test_ranges_of_several_configurations_are_told_once():
+    specs = [ConditionsSpec(wan_rate_bps=(10**9, high * 10**9)) for high in (2, 2, 3, 4, 5)]
+    said = drawn_sentence((MESH, one) for one in specs[:3])
+    assert said == f"Rates are drawn at random: WAN 1-2 Gbit/s and 1-3 Gbit/s (conditions.wan_rate), {WITHIN}."
+    assert "WAN 1-5 Gbit/s (" in drawn_sentence((MESH, one) for one in specs)
+
+
+def test_a_title_has_the_ranges_that_its_other_words_do_not_tell():
+    ranges = [ranges_of(MESH, ConditionsSpec())]
+    assert untold(ranges, ["8 GPUs", "10 us"]) == ["WAN 10-100 Gbit/s", "20-200 Gbit/s within sites"]
+    assert untold(ranges, ["wan rate 10-100 Gbit/s"]) == ["20-200 Gbit/s within sites"]
+    assert untold(ranges, ["intra rate 20-200 Gbit/s", "wan rate 10-100 Gbit/s"]) == []
