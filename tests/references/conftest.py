@@ -1,5 +1,6 @@
 """What tests by references share: the folder of material that the user names, and the page that is written."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -45,7 +46,9 @@ def record() -> Record:
         outcomes = run()
         assert run() == outcomes, "the second run ended otherwise"
         text = section(suite, outcomes)
-        PAGE.write_text(with_section(PAGE.read_text() if PAGE.exists() else "", text))
+        with Path(__file__).open() as lock:  # with xdist, another process may be writing its section
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            PAGE.write_text(with_section(PAGE.read_text() if PAGE.exists() else "", text))
         return outcomes
 
     return run_and_write
