@@ -46,12 +46,9 @@ def record() -> Record:
         outcomes = run()
         assert run() == outcomes, "the second run ended otherwise"
         text = section(suite, outcomes)
-        with PAGE.open("a+") as page:
-            fcntl.flock(page, fcntl.LOCK_EX)  # suites run side by side (-n 2)
-            page.seek(0)
-            new = with_section(page.read(), text)
-            page.truncate(0)
-            page.write(new)
+        with Path(__file__).open() as lock:  # with xdist, another process may be writing its section
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            PAGE.write_text(with_section(PAGE.read_text() if PAGE.exists() else "", text))
         return outcomes
 
     return run_and_write

@@ -23,10 +23,10 @@ def unpacked(packages: Sequence[str], folder: Path) -> Path:
     return folder
 
 
-def needed(*programs: str) -> None:
-    """Skip the test unless these programs are there."""
+def needed(*programs: str, packages: str = "build-essential cmake") -> None:
+    """Skip the test unless these programs of Debian's packages are there."""
     if missing := [one for one in programs if shutil.which(one) is None]:
-        pytest.skip(f"{', '.join(missing)} is missing; sudo apt-get install build-essential cmake")
+        pytest.skip(f"{', '.join(missing)} is missing; sudo apt-get install {packages}")
 
 
 def environment(folder: Path) -> Mapping[str, str]:

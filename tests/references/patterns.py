@@ -14,6 +14,8 @@ from hosts.collectives.schedule import Transfer
 Message = tuple[int, int, float]
 """Source and destination rank, bytes."""
 Step = list[Message]
+WAN = {"wan_bps": 1e9, "wan_s": 0.01, "site_bps": 1e10, "site_s": 0.7e-6}
+"""The network in two sites of the tests with MPI libraries."""
 HEADER = 64.0  # bytes of an envelope, about: a message of 0 bytes, an announcement or its answer
 
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.references.mpi_libraries import WAN
-from tests.references.patterns import HEADER, Pattern, Step, binomial, exchange, near_first, ring
+from tests.references.patterns import HEADER, WAN, Pattern, Step, binomial, exchange, near_first, ring
 
 
 def pattern(ranks: int, eager: float = 1e9) -> Pattern:
