@@ -78,8 +78,9 @@ def _pooled(configuration: Configuration, parts: Mapping[int, PointRows]) -> Poi
     first = next(iter(parts.values()))
     if configuration is first.configuration:
         return first
-    about = {"engine": first.engine, "configuration": configuration, "mode": first.mode, "parts": parts}
-    pooled_rows = PooledRows(**about, rows=first.rows)
+    pooled_rows = PooledRows(
+        engine=first.engine, configuration=configuration, mode=first.mode, parts=parts, rows=first.rows
+    )
     if pooled_rows.series.number.size == len(first.rows) and len(parts) > 1:  # a collective counts once
         return pooled_rows
     return replace(pooled_rows, rows=pd.concat([part.rows for part in parts.values()]))
