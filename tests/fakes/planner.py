@@ -70,7 +70,7 @@ class Planner:
         self._listeners: list[socket.socket] = []
 
     def told(self, enough: Callable[[list[tuple[int, dict[str, Any]]]], bool]) -> list[tuple[int, dict[str, Any]]]:
-        """Return all that was told once it is enough, or after ten seconds: it comes after the ranks' work has ended."""
+        """Return all that was told once it is enough, or after ten seconds: it is told after the ranks' work."""
         deadline = time.monotonic() + 10
         while not enough(self._told) and time.monotonic() < deadline:
             time.sleep(0.01)
