@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -78,9 +79,8 @@ def _pooled(configuration: Configuration, parts: Mapping[int, PointRows]) -> Poi
     first = next(iter(parts.values()))
     if configuration is first.configuration:
         return first
-    pooled_rows = PooledRows(
-        engine=first.engine, configuration=configuration, mode=first.mode, parts=parts, rows=first.rows
-    )
+    about: dict[str, Any] = {"engine": first.engine, "configuration": configuration, "mode": first.mode, "parts": parts}
+    pooled_rows = PooledRows(**about, rows=first.rows)
     if pooled_rows.series.number.size == len(first.rows) and len(parts) > 1:  # a collective counts once
         return pooled_rows
     return replace(pooled_rows, rows=pd.concat([part.rows for part in parts.values()]))
