@@ -13,10 +13,10 @@ MPICH_VERSION, MPI4PY_VERSION = "5.0.2", "4.1.2"
 
 
 @contextmanager
-def of_pypi() -> Iterator[tuple[Path, Path]]:
-    """Make an environment with MPICH and mpi4py; yield the folder of its programs, and that of mpi4py's source."""
+def of_pypi(*packages: str) -> Iterator[tuple[Path, Path]]:
+    """Make an environment with MPICH, mpi4py and more; yield the folder of its programs, and mpi4py's source."""
     mpi4py = f"mpi4py=={MPI4PY_VERSION}"
-    with own_python([f"mpich=={MPICH_VERSION}", mpi4py, "numpy==2.4.6"]) as python:
+    with own_python([f"mpich=={MPICH_VERSION}", mpi4py, *packages]) as python:
         folder = python.parent.parent
         command = [python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "mpi4py", "-d", folder, mpi4py]
         subprocess.run(command, check=True)
