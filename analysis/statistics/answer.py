@@ -251,7 +251,8 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
         return ""
     names = list_all(_all(loose, lambda one: one.loose))
     best = loose[0].best if len({one.best for one in loose}) == 1 else "the best"
-    where = f" at {len(loose)} of {len(verdicts)}" if len(verdicts) > 1 else ""
+    others = any((one.tied or one.unsure) and not one.loose for one in verdicts)  # told before, by their own intervals
+    where = f" at {len(loose)} {'more ' if others else ''}of {len(verdicts)}" if len(verdicts) > 1 else ""
     each = "each comparison has its own 95 % interval"
     return f"; {each}: with 95 % for all {count} together, {best} cannot be told from {names}{where}"
 

@@ -333,6 +333,8 @@ def test_a_difference_that_many_comparisons_may_show_by_chance_is_told():
 def test_comparisons_of_all_configurations_count():
     pairs = [([size(mb)], {"base": noisy(1, 1), "joint": noisy(0.99, 2)}) for mb in range(1, 8)]
     assert said(pairs).endswith("for all 7 together, joint cannot be told from base at 7 of 7.")
+    tied = [([size(8)], {"base": noisy(1, 1), "joint": noisy(1, 3)})]
+    assert said([*pairs[:6], *tied]).endswith("for all 7 together, joint cannot be told from base at 6 more of 7.")
     assert "together" not in said(pairs[:1])
 
 
