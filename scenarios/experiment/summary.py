@@ -644,7 +644,7 @@ def _interval_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
 
 def _job_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     """Yield the mean times of all jobs, measured and predicted, unless a job is its whole round."""
-    points = [(result, point) for result in results for point in result.points if _has_other_times(point)]
+    points = [(result, point) for result in results for point in result.points if _tells_more(point)]
     if points:
         yield from ("", "the jobs' mean completion times, each from the job's start")
     for result, point in points:
@@ -657,9 +657,9 @@ def _job_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
         yield f"{result.engine}, {result.config.label}, {point.mode}: {', '.join(jobs)}"
 
 
-def _has_other_times(point: PointResult) -> bool:
-    """Return whether the jobs' times differ from the round's; those of a single job from its beginning on do not."""
-    return any(not math.isclose(job.mean_s, point.summary.mean_s.value) for job in point.jobs)
+def _tells_more(point: PointResult) -> bool:
+    """Return whether the jobs' times tell more than the round's: those of a single job from its beginning on do not."""
+    return len(point.jobs) > 1 or any(not math.isclose(job.mean_s, point.summary.mean_s.value) for job in point.jobs)
 
 
 def _transfer_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
