@@ -492,9 +492,10 @@ class FigureGroup:
         keys += [key for key in first.swept if key not in keys]
         differing = (self.across, self.facet, *self.compared)
         titled = [text for key in keys if key not in differing and (text := self._titled(key))]
-        told = [*first.further, *(value.words for value in first.at)]
+        shared = [text for text in first.further if all(text in one.further for one in self.configurations)]
+        told = [*shared, *(value.words for value in first.at)]
         rates = untold([one.rates for one in self.configurations], told)
-        return ", ".join([*titled, *rates, *first.further])
+        return ", ".join([*titled, *rates, *shared])
 
     def _titled(self, key: str) -> str:
         """Return the value of a key that all configurations share, in words; "" if it need not be mentioned."""

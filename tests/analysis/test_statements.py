@@ -60,6 +60,16 @@ def test_a_swept_wan_delay_is_not_said_of_links_that_have_their_own(tmp_path: Pa
     assert (plain.x_label, group.x_label) == ("WAN link delay", "delay of WAN links without one of their own")
 
 
+@pytest.mark.parametrize(("sizes", "alike"), [("64 MB,1 GB", True), ("1 kB,64 MB", False)])
+def test_a_title_has_a_number_of_pieces_only_if_all_sizes_have_it(tmp_path: Path, sizes: str, alike: bool) -> None:
+    chain = ("kind=allreduce", "algorithm=chain", "pieces=chosen")
+    sets = [word for one in chain for word in ("--set", f"collective.{one}")]
+    (group,) = groups_of(configurations_of(open_run(modelled(tmp_path, "--modes", "base", *sets, "--size", sizes))))
+    pieces = [one.values["collective.pieces"] for one in group.configurations]
+    assert (pieces[0] == pieces[1]) == alike
+    assert [word for word in group.title.split(", ") if "pieces" in word] == [f"pieces {pieces[0]}"] * alike
+
+
 @pytest.mark.parametrize(("across", "said", "unsaid"), [("data", "gradients over the WAN", ">over the WAN"),
                                                         ("pipeline", ">over the WAN", "gradients over")])  # fmt: skip
 def test_the_legend_of_a_pipeline_names_only_arrows_that_are_drawn(
