@@ -107,3 +107,18 @@ def test_processes_that_ask_each_other_until_a_time_has_come_end_in_time(folder:
     (folder / "asks.py").write_text(ASKS)
     ((took_s,),) = run(folder, "asks", "python3 asks.py")
     assert 0.05 <= took_s < 0.0502
+
+
+VAIN = """
+import select, time
+begin, nothing = time.perf_counter_ns(), select.epoll()
+for _ in range(40_000): nothing.poll(0)
+print((time.perf_counter_ns() - begin) / 1e9)
+"""
+
+
+def test_a_program_that_asks_often_in_vain_and_waits_for_nothing_loses_seconds(folder: Path) -> None:
+    """A hundredth of the time so far at every eighth call, without a limit, took more than 1000 s."""
+    (folder / "vain.py").write_text(VAIN)
+    ((took_s,),) = run(folder, "vain", "python3 vain.py")
+    assert took_s < 15
