@@ -105,7 +105,7 @@ def tasks_of(
     ]
     with_time = [one for one in configurations if over_time.is_drawn(one)]
     tasks += [partial(over_time.picture, name, run, points, one) for one in with_time[:_MAX_OVER_TIME]]
-    if len(run.faults):
+    if len(faults.measured(run)):
         tasks.append(partial(faults.picture, name, run))
     configuration = configurations[setting]
     shown = collectives_of(run, points, configuration, number=number)

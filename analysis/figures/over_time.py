@@ -24,6 +24,7 @@ from analysis.figures.run_points import Configuration, PointRows, Points
 from analysis.figures.style import FAINT, MODE_STYLES, line, line_style, marker, time_unit
 from analysis.results.reader import Run
 from analysis.statistics.answer import fixed
+from analysis.statistics.fault_costs import PREDICTED, FaultResult, chance, faults_by_point, some_collectives, told
 from topologies.conditions.sampler import sampler
 from topologies.conditions.timed import Timed
 from topologies.errors import ConditionsError
@@ -294,17 +295,25 @@ def _notes(points: Sequence[PointRows], window: tuple[int, int], *, has_faults: 
 
 
 def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
-    """Yield what each measured fault cost, by mode: the time that it took from the collectives that it hit."""
-    if run.faults.empty:
-        return
-    mine = run.faults[run.faults["setting"] == configuration.index]
-    for number, ((at, what), rows) in enumerate(mine.groupby(["at_collective", "what"], sort=True)):
+    """Yield what each fault cost, by mode: the time that it took from the collectives that it hit, predicted where it
+    was not measured."""
+    alike: dict[tuple[int, str, bool], list[tuple[str, FaultResult]]] = {}
+    for point, faults in told(faults_by_point(run.faults.to_dict("records"))).items():
+        for one in faults if point.setting == configuration.index else ():
+            key = one.at_collective, one.what, one.outcome == PREDICTED
+            alike.setdefault(key, []).append((point.mode, one))
+    for number, ((at, what, is_predicted), results) in enumerate(sorted(alike.items(), key=lambda one: one[0])):
         if number == _COSTS:
-            yield f"{mine.groupby(['at_collective', 'what']).ngroups - _COSTS} more faults are in faults.parquet."
-            return
-        known = rows[rows["cost_s"].notna()]
-        costs = ", ".join(f"{row.mode} {fixed(row.cost_s * 1e3, 3)} ms" for row in known.itertuples(index=False))
-        yield f"{what} in collective {at:,} cost {costs or 'a time that is not known'}."
+            yield f"{len(alike) - _COSTS} more faults are in faults.parquet."
+            break
+        costs = [f"{mode} {fixed(one.cost_s * 1e3, 3)} ms" for mode, one in results if one.cost_s is not None]
+        unknown = "a time that the model does not predict" if is_predicted else "a time that is not known"
+        cost = "is predicted to cost" if is_predicted and costs else "cost"
+        some = some_collectives(results[0][1].collectives)
+        yield f"{what} in collective {at:,} {cost} {', '.join(costs) or unknown}{some}."
+    depends = chance([(configuration.conditions, configuration.seed)])
+    if alike and depends:
+        yield f"{depends[0].upper()}{depends[1:]}."
 
 
 def _rows(

@@ -26,6 +26,7 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.contests import MODE, Place, Setting, baselines_of, contests_of
+from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.orders import SIGNS, orders_of
@@ -35,7 +36,7 @@ from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.experiment.ecmp import HASH_SEEDS, EcmpGain, lines_of
-from scenarios.experiment.fault_results import FaultResult, heading, predicted_faults, with_errors
+from scenarios.experiment.fault_results import heading, with_errors
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario, plain_values
@@ -301,7 +302,7 @@ def _result(
                 replace(job, training=_training(config, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
             ),
-            faults=_faults(engine, config, mode, stored[mode], faults[mode]),
+            faults=with_errors(faults[mode], config.faults, stored[mode]) if engine != "model" else tuple(faults[mode]),
             fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(config.collective.budget_s, times.completion_s),
@@ -314,15 +315,6 @@ def _result(
         for mode, times in series.items()
     )
     return ConfigResult(engine=engine, index=index, config=config, points=points, times=series)
-
-
-def _faults(
-    engine: str, config: Scenario, mode: str, rows: "pd.DataFrame", faults: Sequence[FaultResult]
-) -> tuple[FaultResult, ...]:
-    """Return a point's faults: measured with the errors of their costs, or predicted, as the model records none."""
-    if engine == "model":
-        return predicted_faults(config, mode, rows["completion_s"].to_numpy())
-    return with_errors(faults, config.faults, rows)
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
@@ -401,6 +393,8 @@ def as_json(
         answer["fidelity"] = numbers | {"holds": fidelity.holds, "warnings": list(fidelity.warnings)}
     if unmeasured is not None:
         answer["unmeasured"] = unmeasured
+    if struck := _pooled_faults(results):
+        answer["fault_costs"] = [fault for one in struck for fault in one.as_json()]
     if ecmp:
         answer["ecmp"] = [
             {
@@ -673,16 +667,23 @@ def _transfer_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
             yield f"  {transfer['sentence']}{_delivery(transfer)}"
 
 
+def _pooled_faults(results: Sequence[ConfigResult]) -> list[PointCosts]:
+    """Return the faults of all points, those of several seeds as one: predicted only where nothing was measured."""
+    faults = {
+        Point(result.engine, result.index, point.mode): point.faults for result in results for point in result.points
+    }
+    return pooled_costs(_settings_of(results), faults)
+
+
 def _fault_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield the outcome of every fault, if there are any: predicted only for points that were not measured."""
-    struck = [(result, point) for result in results for point in result.points if point.faults]
-    measured = {(result.index, point.mode) for result, point in struck if result.engine != "model"}
-    points = [(r, point) for r, point in struck if r.engine != "model" or (r.index, point.mode) not in measured]
-    if points:
-        yield from ("", heading(result.config for result, _ in points))
-    for result, point in points:
-        yield f"{result.engine}, {result.config.label}, {point.mode}:"
-        yield from (f"  {fault.words}" for fault in point.faults)
+    """Yield the outcome of every fault, if there are any."""
+    struck = _pooled_faults(results)
+    if struck:
+        told = {index for one in struck for index in one.settings}
+        yield from ("", heading(result.config for result in results if result.index in told))
+    for one in struck:
+        yield f"{one.engine}, {one.label}, {one.mode}:"
+        yield from (f"  {fault.words}" for fault in one.faults)
 
 
 def _delivery(transfer: Mapping[str, Any]) -> str:

@@ -144,7 +144,13 @@ def test_the_collective_that_a_fault_hit_is_shown_and_a_fault_counts_once(testbe
     run("--engine", "emulation", "--modes", "base,joint", "--collectives", 8, "--set", FAULT % 3, "--out", "out",
         "--no-report")  # fmt: skip
     about = {"engine": "emulation", "setting": 0, "fault": 0, "at_collective": 3, "what": "link s0b0-s1b0 down"}
-    about |= {"detected_s": 0.0, "recovered_s": recovered_s, "cost_s": 0.1, "outcome": "recovered"}
+    about |= {
+        "detected_s": 0.0,
+        "recovered_s": recovered_s,
+        "cost_s": 0.1,
+        "cost_collectives": 0,
+        "outcome": "recovered",
+    }
     rows = [about | {"mode": mode, "collectives_lost": 0, "bytes_again": 9} for mode in ("base", "joint")]
     pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
     for collective, shown in ((None, "3"), (1, "1")):
