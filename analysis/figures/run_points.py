@@ -150,6 +150,7 @@ class Configuration:
     swept nor at their defaults, beyond sizes, GPUs and the WAN. `jobs` has the name and the start of each job, and
     for a training job the range of its transfers, its positions and what each of them computes. `rounds_differ`:
     background traffic was drawn for every round, and `schedule` is that of the first; earlier versions drew it once.
+    `deciding` are the modes that decide by themselves when to choose again.
     """
 
     index: int
@@ -165,6 +166,7 @@ class Configuration:
     at: tuple[Value, ...] = ()
     baseline: Mapping[str, str] = field(default_factory=dict)
     further: tuple[str, ...] = ()
+    deciding: tuple[str, ...] = ()
 
     def value(self, key: str) -> Any:
         """Return the value of a scenario's key."""
@@ -284,7 +286,7 @@ def configurations_of(run: Run) -> list[Configuration]:
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
         about["rounds_differ"] = stored.get("rounds_differ") is True
         about |= {"at": _values_at(stored), "baseline": stored.get("baseline") or {}}
-        about["further"] = tuple(stored.get("further", ()))
+        about |= {name: tuple(stored.get(name, ())) for name in ("further", "deciding")}
         configurations.append(Configuration(index=index, label=label, **about))
     return configurations
 

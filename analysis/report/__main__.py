@@ -28,7 +28,7 @@ from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
 from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
 from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of, settings_of
-from analysis.results.reader import Run, open_run
+from analysis.results.reader import Run, choices_of, open_run
 from analysis.statistics.answer import answer, ends, fixed
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
@@ -128,6 +128,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         most_figures=MAX_FIGURES,
         summary=summary,
         no_intervals=reasons(intervals),
+        choices=[*_choices(all_points)],
         jobs=list(_jobs(run, configurations)),
         queued=queued,
         faults=[*_fault_lines(run, configurations)],
@@ -200,6 +201,14 @@ def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[st
         measured = f"{times['completion_s']:,.3f}" if engine != "model" else "—"
         label = configurations[index].label
         yield [engine, label, mode, job, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
+
+
+def _choices(points: Iterable[PointRows]) -> Iterator[list[str]]:
+    """Yield a line for each point of a mode that decides by itself when to choose: how often it has chosen."""
+    for point in points:
+        if point.mode in point.configuration.deciding:
+            counts = (len(point.rows), *choices_of(point.rows))
+            yield [point.engine, point.configuration.label, point.mode, *(f"{count:,}" for count in counts)]
 
 
 def _place(point: PointRows) -> Place:

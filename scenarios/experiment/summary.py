@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
+from analysis.results.reader import choices_of
 from analysis.results.rows import Point
 from analysis.statistics.answer import answer, bracketed, fixed
 from analysis.statistics.claims import (
@@ -120,7 +121,8 @@ class PointResult:
     of which there were `reconfigurations`. `fifo` is the effect of fifo queues on collectives without faults. Each is
     None where it does not exist. `jobs` are the jobs of its rounds, and `faults` the faults that were injected.
     `training` describes the iterations if the collective is training, and `budget` compares the times with the budget
-    if there is one. `referees_s` are the means of the references in `run.referees`, by column.
+    if there is one. `choices` are, of a mode that decides by itself when to choose, before how many collectives it
+    re-routed and re-embedded. `referees_s` are the means of the references in `run.referees`, by column.
     """
 
     mode: str
@@ -135,6 +137,7 @@ class PointResult:
     fifo: Fifo | None = None
     training: TrainingResult | None = None
     budget: BudgetResult | None = None
+    choices: tuple[int, int] | None = None
     referees_s: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -306,6 +309,7 @@ def _result(
             fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(config.collective.budget_s, times.completion_s),
+            choices=None if config.mode(mode).is_periodic else choices_of(stored[mode]),
             referees_s={
                 name: mean_s
                 for name in (one.name for one in REFEREES)
@@ -462,6 +466,8 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
         bound |= {"mean_reconfigure_s": point.reconfigure_s, "reconfigurations": point.reconfigurations}
     if point.budget is not None:
         bound |= asdict(point.budget)
+    if point.choices is not None:
+        bound |= dict(zip(("rerouted", "reembedded"), point.choices, strict=True))
     return (
         which
         | values
@@ -618,6 +624,7 @@ def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> s
     rows = list(zip(*shown, strict=True))
     more = (
         *_interval_lines(results),
+        *_choice_lines(results),
         *_job_lines(results),
         *_transfer_lines(results),
         *_fault_lines(results),
@@ -634,6 +641,18 @@ def _interval_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     intervals = [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
     why = reasons(intervals)
     yield from ["", *(f"[-]: {each}" for each in why)] if why else []
+
+
+def _choice_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield how often modes that decide by themselves have chosen, if there are any."""
+    points = [(result, point) for result in results for point in result.points]
+    deciding = [(result, point, point.choices) for result, point in points if point.choices is not None]
+    if deciding:
+        yield from ("", "before how many collectives policies that decide by themselves re-routed and re-embedded")
+    for result, point, (rerouted, reembedded) in deciding:
+        of = f"of {point.summary.collectives:,}"
+        what = f"re-routed {rerouted:,}, re-embedded {reembedded:,} {of}"
+        yield f"{result.engine}, {result.config.label}, {point.mode}: {what}"
 
 
 def _job_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
