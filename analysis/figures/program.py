@@ -14,13 +14,12 @@ from topologies.shaping.classes import FRAME_BYTES
 from topologies.units import parse_rate_range_bps
 
 _DONE = MODE_STYLES["base"].colour
-_LINES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 _STEPS_INCHES = 5.6
 _WRONG = "#C2185B"
 _MOST = 1.05  # utilisation above which the time between two samples was too short to tell
 _MAX_BARS = 48
 _PARTS = {"computing": "#7FA3B5", "exposed": "#B5472F", "waiting": "#CCCCCC"}
-_LEGEND_COLUMNS, _PER_DASH = 6, 7  # links in a row of the legend, and links that differ in colour
+_LEGEND_COLUMNS = 6  # links in a row of the legend
 
 
 def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
@@ -157,11 +156,12 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
     with canvas(7.0, 3.2 + 0.16 * len(ranks)) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 0.4 + 0.16 * len(ranks)])
         for index, link in enumerate(np.flatnonzero(sent[-1])):
-            look = {"color": line_style(index)["color"], "linestyle": _LINES[index // _PER_DASH % len(_LINES)]}
+            look = {"linewidth": 1.3} | line_style(index)
+            look.pop("marker")  # stairs have none
             name, shown = run["links"][link]["link"], 100 * used[:, link]
             # Servers may end after the run. A line that leaves the axes, unclipped, leaves no room for these.
             edges = np.minimum(at_s, last_s) / scale
-            above.stairs(shown, edges, baseline=None, label=name, linewidth=1.3, clip_on=False, **look)
+            above.stairs(shown, edges, baseline=None, label=name, clip_on=False, **look)
         for fault in run.get("faults", ()):
             over_s = last_s if fault["over_s"] is None else fault["over_s"]
             if fault["over_s"] is None and fault["what"] == "controller killed" and fault["recovered_s"] is not None:
