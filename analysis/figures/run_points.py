@@ -242,8 +242,11 @@ class Configuration:
 
     @property
     def title(self) -> str:
-        """The label with the ranges of rates that it does not tell."""
-        return ", ".join([self.label, *untold([self.rates], self.label.split(", "))])
+        """The label with the ranges of the WAN's delays and of rates that it does not tell."""
+        told = self.label.split(", ")
+        delays = _delays_words([self]) if len(self.value("fabric.gpus")) > 1 else ""
+        wan = [f"WAN links of {delays}"] if delays and not {delays, f"WAN {delays}"} & {*told} else []
+        return ", ".join([self.label, *wan, *untold([self.rates], told)])
 
     @property
     def conditions(self) -> ConditionsSpec:
@@ -517,16 +520,16 @@ class FigureGroup:
             return f"{'chunks' if self.key_words(key) == 'chunk size' else 'blocks'} of {text}"
         known = {"fabric.gpus": f"{text} GPUs"}
         if key == "conditions.wan_delay":  # one site alone has none
-            known[key] = f"WAN links of {self._wan_delays}"
+            with_wan = [one for one in self.configurations if len(one.value("fabric.gpus")) > 1]
+            known[key] = f"WAN links of {_delays_words(with_wan)}"
         return known.get(key, f"{self.key_words(key)} {text}")
 
-    @property
-    def _wan_delays(self) -> str:
-        """The delays of all WAN links in words: "10 µs", or "10 µs to 5 ms"; some configuration has a WAN."""
-        with_wan = [one.wan_delays_s for one in self.configurations if len(one.value("fabric.gpus")) > 1]
-        shortest_s, longest_s = zip(*with_wan, strict=True)
-        ends = (words("conditions.wan_delay", each_s) for each_s in (min(shortest_s), max(longest_s)))
-        return " to ".join(dict.fromkeys(ends))
+
+def _delays_words(with_wan: Sequence[Configuration]) -> str:
+    """Return the delays of all WAN links of these configurations in words: "10 µs", or "10 µs to 5 ms"."""
+    shortest_s, longest_s = zip(*(one.wan_delays_s for one in with_wan), strict=True)
+    ends = (words("conditions.wan_delay", each_s) for each_s in (min(shortest_s), max(longest_s)))
+    return " to ".join(dict.fromkeys(ends))
 
 
 def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:

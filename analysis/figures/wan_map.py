@@ -48,7 +48,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         colour_bar(
             figure, grid, ScalarMappable(Normalize(0, 1), UTILISATION), "utilisation of a WAN link, one direction"
         )
-        heading(figure, f"{label}: the WAN under collective {first.number}")
+        heading(figure, f"{first.configuration.title}: the WAN under {first.words}")
         changes = first.configuration.conditions.every_s is not None
         bandwidth = "bandwidth at the collective's start" if changes else "available bandwidth"
         above = sum(share > _FULL for one in collectives for share in utilisation(one).values())
@@ -59,7 +59,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             "Arrows: paths in use; each direction is drawn on its right-hand side. Squares: nodes with sites. "
             f"Dots: transit nodes.{more}",
         )
-    caption = f"Map of the WAN under collective {first.number} of {label}: utilisation and the paths in use."
+    caption = f"Map of the WAN under {first.words}, of {label}: utilisation and the paths in use."
     return Picture(name=f"{name}-map", caption=caption, figure=figure, data=_data(collectives))
 
 

@@ -1,7 +1,7 @@
 """The faults of a point: how far the costs of measured ones may be off, and the predicted costs of those that were not
 measured."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,16 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
     return tuple(found)
 
 
-def as_record(fault: FaultResult) -> dict[str, Any]:
-    """Return a predicted fault as a row of faults.parquet, without its point."""
+def as_records(config: Scenario, faults: Sequence[FaultResult]) -> Iterator[dict[str, Any]]:
+    """Yield the predicted faults of a point as rows of faults.parquet, without the point. The attempts that are lost in
+    the model are those by which a fault lasts for fewer collectives."""
+    completed = faults_of_completed(config, build_fabric(config.fabric))
+    for fault, declared in zip(faults, config.faults, strict=True):
+        lost = (declared.lasts or 0) - (completed[fault.fault].lasts or 0)
+        yield _as_record(fault, lost)
+
+
+def _as_record(fault: FaultResult, lost: int) -> dict[str, Any]:
     return {
         "fault": fault.fault,
         "at_collective": fault.at_collective,
@@ -71,7 +79,7 @@ def as_record(fault: FaultResult) -> dict[str, Any]:
         "recovered_s": None,
         "cost_s": fault.cost_s,
         "cost_collectives": fault.collectives or 0,
-        "collectives_lost": 0,
+        "collectives_lost": lost,
         "bytes_again": 0,
         "outcome": fault.outcome,
     }
