@@ -16,6 +16,8 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
+
 from analysis.figures import (
     budget,
     busbw,
@@ -34,6 +36,7 @@ from analysis.figures import (
     wan_map,
 )
 from analysis.figures.collective_detail import collectives_of
+from analysis.figures.faults_in_force import of_point
 from analysis.figures.output import Picture
 from analysis.figures.pooled_seeds import with_pooled_seeds
 from analysis.figures.run_points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
@@ -47,6 +50,7 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _MAX_JOBS = 12  # configurations of a sweep whose jobs, or transfers, are drawn
 _MAX_OVER_TIME = 4  # configurations of a sweep that are drawn over time
+_ANY = 1 << 62  # more than any number of a collective
 _QUIET_S = 2.0  # between two lines of progress
 
 Task = partial[Picture] | partial[Picture | None]
@@ -56,9 +60,9 @@ def draw(directory: str | Path, *, setting: int = 0, collective: int | None = No
     """Draw the figures of the run in a folder and return the paths of the files written, which replace older ones.
 
     The timeline and the fabric show one collective of one setting (the index of a configuration), by default the first
-    measured one that a fault hit, or else the first. Progress is printed on stderr if drawing takes longer than two
-    seconds. Raises analysis.results.ResultsError if the folder holds no readable run, FigureError if there is nothing
-    to draw or drawing fails, OSError if a file cannot be written.
+    that a fault hit, of the measured ones if there are any, or else the first. Progress is printed on stderr if drawing
+    takes longer than two seconds. Raises analysis.results.ResultsError if the folder holds no readable run, FigureError
+    if there is nothing to draw or drawing fails, OSError if a file cannot be written.
     """
     run = open_run(directory)
     configurations = configurations_of(run)
@@ -80,7 +84,7 @@ def tasks_of(
     groups = groups_of(repeated)
     if not 0 <= setting < len(configurations):
         raise FigureError(f"{run.path} has no setting {setting}; allowed: 0 to {len(configurations) - 1}")
-    number = _shown_collective(run, points, setting) if collective is None else collective
+    number = _shown_collective(run, points, configurations[setting]) if collective is None else collective
     if number < 0:
         raise FigureError(f"{run.path} has no collective {collective}; allowed: 0 or more")
     has_budget = any(one.values.get("collective.budget") for one in configurations)
@@ -105,7 +109,7 @@ def tasks_of(
     ]
     with_time = [one for one in configurations if over_time.is_drawn(one)]
     tasks += [partial(over_time.picture, name, run, points, one) for one in with_time[:_MAX_OVER_TIME]]
-    if len(run.faults):
+    if len(faults.measured(run)):
         tasks.append(partial(faults.picture, name, run))
     configuration = configurations[setting]
     shown = collectives_of(run, points, configuration, number=number)
@@ -126,15 +130,18 @@ def tasks_of(
     return tasks
 
 
-def _shown_collective(run: Run, points: Points, setting: int) -> int:
-    """Return the number of the collective to show: of the measured ones of a setting the first that a fault hit, or
-    else the first; 0 if there is none."""
-    measured = [point for (engine, index, _), point in points.items() if (engine, index) == ("emulation", setting)]
-    numbers = sorted({int(number) for point in measured for number in point.number})
-    hit = set[int]()
-    if not run.faults.empty:  # without rows it may lack columns, too
-        hit = {*run.faults.loc[run.faults["setting"] == setting, "at_collective"].tolist()}
-    return next((number for number in numbers if number in hit), min(numbers, default=0))
+def _shown_collective(run: Run, points: Points, configuration: Configuration) -> int:
+    """Return the number of the collective to show: of the measured ones of a configuration, or else of the predicted
+    ones, the first that a fault hit, or else the first; 0 if there is none."""
+    here = [point for (_, index, _), point in points.items() if index == configuration.index]
+    shown = [point for point in here if point.engine == "emulation"] or here
+    numbers = np.unique(np.concatenate([np.array([], dtype=np.int64), *(point.number for point in shown)]))
+    if configuration.rounds_differ:  # the schedule of the first round alone is stored
+        return int(numbers.min(initial=0))
+    faults = (fault for point in shown for fault in of_point(run, configuration, point.engine, point.mode))
+    hit = [numbers[(numbers >= fault.first) & (numbers < fault.end)] for fault in faults]
+    struck = np.concatenate([numbers[:0], *hit])
+    return int((struck if struck.size else numbers).min(initial=_ANY)) % _ANY
 
 
 def draw_all(tasks: Sequence[Task], run: Run, command: str) -> Iterator[tuple[Picture, list[Path]]]:
@@ -220,7 +227,7 @@ def main(arguments: Sequence[str]) -> int:
         "--collective",
         type=int,
         metavar="K",
-        help="collective shown in those figures (default: the first measured that a fault hit, or the first)",
+        help="collective shown in those figures (default: the first, measured if possible, that a fault hit, or the first)",
     )
     options = parser.parse_args(arguments)
     return exit_status_of(

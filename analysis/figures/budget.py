@@ -13,9 +13,8 @@ from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points, words
-from analysis.figures.style import INK, MODE_STYLES, time_unit
+from analysis.figures.style import INK, MODE_STYLES, line_style, time_unit
 
-_LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#E0A800", "D"), ("#4C8C4A", "v"), ("#8E5EA2", "P"))
 _LATE = "#D00000"
 _MODEL: Mapping[str, Any] = MappingProxyType({"color": "#CFCFCF", "linewidth": 6})  # wide: seen below measured lines
 _MODEL_ALONE: Mapping[str, Any] = MappingProxyType({"linestyle": "none", "marker": "_", "markersize": 16, "mew": 6})
@@ -77,10 +76,7 @@ def picture(name: str, groups: Sequence[FigureGroup], points: Points) -> Picture
         first.set_yscale("log")
         log_ticks(first.yaxis)
         joined: dict[str, Any] = {} if groups[0].is_numeric else {"linestyle": "none"}
-        handles = [
-            Line2D([], [], color=colour, marker=shape, label=line, **joined)
-            for line, (colour, shape) in zip(lines, _cycle(len(lines)), strict=True)
-        ]
+        handles = [Line2D([], [], label=name, **line_style(index) | joined) for index, name in enumerate(lines)]
         handles.append(Line2D([], [], color=_LATE, linestyle="--", label="budget"))
         if measured and len(measured) < len(rows):
             handles.append(Line2D([], [], label="model", **_MODEL))
@@ -115,10 +111,6 @@ def _others(group: FigureGroup, one: Configuration) -> Iterator[str]:
             yield words(key, value) if is_clear else f"{group.key_words(key)} {words(key, value)}"
 
 
-def _cycle(count: int) -> list[tuple[str, str]]:
-    return [_LOOKS[index % len(_LOOKS)] for index in range(count)]
-
-
 def _draw(axes: Axes, rows: Sequence[Row], lines: Sequence[str], scale: float, *, has_measured: bool) -> None:
     """Draw a panel; if the figure has measured points, those of the model are grey.
 
@@ -126,7 +118,8 @@ def _draw(axes: Axes, rows: Sequence[Row], lines: Sequence[str], scale: float, *
     """
     axis = rows[0].group.axis
     joined: dict[str, Any] = {} if axis.is_numeric else {"linestyle": "none"}
-    for index, (line, (colour, shape)) in enumerate(zip(lines, _cycle(len(lines)), strict=True)):
+    for index, line in enumerate(lines):
+        look = {"linewidth": 1.4} | line_style(index) | joined
         for engine in ("model", "emulation"):
             chosen = [row for row in rows if (row.line, row.point.engine) == (line, engine)]
             chosen.sort(key=lambda row: axis.x[row.tick])
@@ -135,19 +128,21 @@ def _draw(axes: Axes, rows: Sequence[Row], lines: Sequence[str], scale: float, *
                 axes.plot(x, y, zorder=1, **_MODEL, **({} if axis.is_numeric else _MODEL_ALONE))
                 continue
             size = max(4.0, 8.0 - index)  # smaller and smaller, so that markers below others are seen
-            axes.plot(x, y, color=colour, marker=shape, markersize=size, linewidth=1.4, zorder=3, **joined)
+            axes.plot(x, y, markersize=size, zorder=3, **look)
             for row in chosen:
                 times_s = row.point.completion_s / scale
-                axes.vlines(axis.x[row.tick], times_s.min(), times_s.max(), color=colour, linewidth=0.9, zorder=2)
+                axes.vlines(
+                    axis.x[row.tick], times_s.min(), times_s.max(), color=look["color"], linewidth=0.9, zorder=2
+                )
     numbered = [row for row in rows if not has_measured or row.point.engine == "emulation"]
     last: dict[int, float] = {}
     for row in sorted(numbered, key=lambda row: row.mean_s):
         if row.mean_s > _APART * last.get(row.tick, 0.0):
             last[row.tick] = row.mean_s
             text = f"{(row.budget_s - row.mean_s) * 1e3:+,.0f}".replace("-", "\N{MINUS SIGN}")
-            look: Any = {"textcoords": "offset points", "fontsize": 6.5, "color": INK}
-            look["bbox"] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
-            axes.annotate(text, (axis.x[row.tick], row.mean_s / scale), (6, -3), **look)
+            note: Any = {"textcoords": "offset points", "fontsize": 6.5, "color": INK}
+            note["bbox"] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+            axes.annotate(text, (axis.x[row.tick], row.mean_s / scale), (6, -3), **note)
     for budget_s in {row.budget_s for row in rows}:
         axes.axhline(budget_s / scale, color=_LATE, linestyle="--", linewidth=1.2)
     axes.margins(x=0.12)  # room for the number at the last point

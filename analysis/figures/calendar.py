@@ -28,6 +28,7 @@ from analysis.results.reader import Run
 _PARTS = 60  # intervals of equal length over which arriving bytes are added up
 _SHADES = ("#8FBBD9", "#C7DDEC", "#A9C9A4", "#D7E6D3", "#E3C9A0", "#F1E4CE")
 _HATCHES = ("", "///", "...")  # one for every two shades, because the three pairs of shades are equally dark
+_MORE_HATCHES = ("", "xxx", "ooo", "|||")  # once all shades are used
 
 Floats = npt.NDArray[np.float64]
 
@@ -133,8 +134,11 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
         return None
     jobs = dict.fromkeys(arrival.job for *_, arrivals in groups for arrival in arrivals)
     looks: dict[str, dict[str, Any]] = {
-        job: {"facecolor": _SHADES[index % len(_SHADES)], "hatch": _HATCHES[index % len(_SHADES) // 2]}
-        for index, job in enumerate(jobs)
+        job: {
+            "facecolor": _SHADES[of_shade],
+            "hatch": _HATCHES[of_shade // 2] + _MORE_HATCHES[times % len(_MORE_HATCHES)],
+        }
+        for job, (times, of_shade) in ((job, divmod(index, len(_SHADES))) for index, job in enumerate(jobs))
     }
     by_panel = _columns_by_panel(groups)
     width = max(5.6, 0.9 + 1.8 * max(map(len, by_panel.values())))

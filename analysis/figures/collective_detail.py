@@ -6,7 +6,6 @@ again from the run's seed and checked against the stored times. Other modules do
 """
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from analysis.figures.faults_in_force import FaultInForce, dead_cables, dead_links, declared, of_point, slowed_bps
 from analysis.figures.run_points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
 from analysis.model import fluid
@@ -24,17 +24,14 @@ from analysis.model.max_plus import Cost, Hop, Step, Times, critical_path, secon
 from analysis.results.reader import Run
 from analysis.statistics.transfer_times import times_of
 from topologies.conditions.sampler import delays_s, sampler
-from topologies.errors import ConditionsError
+from topologies.errors import ConditionsError, list_all
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import NO_CABLES, Cables, cable, cables_of
+from topologies.fabric.failures import cable
 from topologies.fabric.ports import SharedLinks, links_in_grain
-from topologies.units import parse_delay_s
 
 Floats = npt.NDArray[np.float64]
 
 _MAX_SPANS = 4000  # intervals of constant rates; computing the rates of all flows in 4000 takes about a second
-_AT = re.compile(r"(?:(?P<after>.+?) into )?collective (?P<number>[0-9]+)")  # a fault's `at`
-_CUT = re.compile(r"(?:link|switch) (?P<ends>\S+) down")  # a fault's `what` that takes cables down
 _SAME = 1e-6  # relative difference by which a recomputed time may miss the stored one: rounding only
 
 
@@ -145,7 +142,7 @@ class Collective:
     `measured` tells whether `completion_s`, the times of `transfers` and the critical path were measured or predicted.
     `costs` are the seconds of the critical path by link, or by the fault that cut a link under a flow, largest first.
     `rows` are the indices of the flows in display order. `spans` are the predicted rates over time of each transfer, by
-    its index, if flows share links.
+    its index, if flows share links. `faults` are those in force when it began or while it ran, in the scenario's words.
     """
 
     configuration: Configuration
@@ -161,6 +158,12 @@ class Collective:
     costs: Mapping[str, Cost]
     rates_bps: Floats
     delays_s: Floats
+    faults: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The number in words, with the faults: "collective 4, hit by link s0b0-s1b0 down"."""
+        return f"collective {self.number:,}" + (f", hit by {list_all(self.faults)}" if self.faults else "")
 
     @property
     def which(self) -> dict[str, Any]:
@@ -231,16 +234,25 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
     collectives = []
     for engine, mode, row in rows_by_mode:
         transfers = _transfers(run, configuration.index, mode, number) if engine == "emulation" else None
+        faults = of_point(run, configuration, engine, mode)
+        rates_bps = slowed_bps(configuration.fabric, faults, number, conditions[0])
         collective = _collective(
-            configuration, mode, row, schedule=schedule, transfers=transfers, conditions=conditions
+            configuration,
+            mode,
+            row,
+            schedule=schedule,
+            transfers=transfers,
+            conditions=(rates_bps, conditions[1]),
+            faults=faults,
         )
         if collective is not None:
             collectives.append(collective)
     return collectives
 
 
-def links_in_use(configuration: Configuration, rows: Any) -> Counter[int]:
-    """Return in how many of these collectives, rows of one mode, each logical link or port is on a flow's path.
+def links_in_use(configuration: Configuration, rows: Any, faults: Sequence[FaultInForce]) -> Counter[int]:
+    """Return in how many of these collectives, rows of a point with these faults, each logical link or port is on a
+    flow's path.
 
     It is empty if the stored schedule, placements and paths do not fit the fabric.
     """
@@ -249,7 +261,8 @@ def links_in_use(configuration: Configuration, rows: Any) -> Counter[int]:
     try:
         schedule = schedule_of(configuration, len(configuration.fabric.gpus))
         for number, ring, paths in zip(rows["collective"], rows["ring"], rows["paths"], strict=True):
-            shared = links_in_grain(configuration.fabric, _dead(configuration, int(number)))
+            dead = dead_cables(configuration.fabric, faults, int(number))
+            shared = links_in_grain(configuration.fabric, dead)
             flows = _flows(shared, schedule, [int(each) for each in ring], [int(each) for each in paths], anything)
             used.update({link for flow in flows for link in flow.links})
     except (IndexError, KeyError, ValueError, TypeError):
@@ -276,15 +289,17 @@ def _collective(
     schedule: Schedule,
     transfers: Any,
     conditions: tuple[Floats, Floats],
+    faults: Sequence[FaultInForce],
 ) -> Collective | None:
     """Return the collective of a row of the table of collectives, or None if it does not fit these conditions.
 
-    `transfers` are its measured transfers, None for a predicted collective.
+    `faults` are those of its point. `transfers` are its measured transfers, None for a predicted collective.
     """
     placement, paths = [[int(value) for value in row[name]] for name in ("ring", "paths")]
     predicted_s, measured, last = float(row["predicted_s"]), transfers is not None, schedule.waited_for
     try:
-        shared = links_in_grain(configuration.fabric, _dead(configuration, int(row["collective"])))
+        dead = dead_cables(configuration.fabric, faults, int(row["collective"]))
+        shared = links_in_grain(configuration.fabric, dead)
         flows = _flows(shared, schedule, placement, paths, conditions)
         # Flows share links if the run says so, but runs of earlier versions gave each flow links of its own.
         sharing = [True, False] if configuration.shared_links.get(mode) else [False]
@@ -311,6 +326,8 @@ def _collective(
     timed_transfers = _timed_transfers(schedule, flows, placement, shown, handed_s=handed_s, critical=critical)
     if measured:  # ordered by step and rank, like the table of transfers
         timed_transfers.sort(key=lambda timed: (timed.step, flows[timed.flow].src))
+    rates_bps = conditions[0].copy()
+    rates_bps[dead_links(configuration.fabric, dead)] = 0.0
     return Collective(
         configuration=configuration,
         mode=mode,
@@ -323,8 +340,9 @@ def _collective(
         transfers=tuple(timed_transfers),
         spans=_spans(schedule, flows, conditions[0], classes, fitting[0]) if fitting else {},
         costs=_costs(schedule, path, hops, limits, struck=struck, shown=shown),
-        rates_bps=conditions[0],
+        rates_bps=rates_bps,
         delays_s=conditions[1],
+        faults=tuple(one.what for one in faults if one.first <= row["collective"] < one.end),
     )
 
 
@@ -352,35 +370,20 @@ def _costs(
     return dict(sorted(costs.items(), key=lambda item: -item[1].seconds))
 
 
-def _dead(configuration: Configuration, number: int) -> Cables:
-    """Return the cables that are down when collective `number` begins, if no earlier attempt failed."""
-    dead = NO_CABLES
-    for fault in configuration.values.get("fault") or ():
-        at, what = _AT.fullmatch(fault["at"]), _CUT.fullmatch(fault["what"])
-        if at is None or what is None:
-            continue
-        first, lasts = int(at["number"]), int(fault["for"].split()[0]) if "for" in fault else math.inf
-        if first + bool(at["after"]) <= number < first + lasts:
-            a, _, b = what["ends"].partition("-")
-            dead |= {cable(a, b)} if b else cables_of(configuration.fabric, a)
-    return dead
-
-
 def _struck(configuration: Configuration, number: int, flows: Sequence[Flow]) -> dict[int, tuple[str, float]]:
     """Return the flows whose paths lose a link while collective `number` runs, by index: the fault in the scenario's
     words, and its instant in s since the collective's beginning. Of several faults the first counts."""
     links, struck = links_in_grain(configuration.fabric).all, dict[int, tuple[str, float]]()
-    for fault in configuration.values.get("fault") or ():
-        at, what = _AT.fullmatch(fault["at"]), _CUT.fullmatch(fault["what"])
-        if at is None or not at["after"] or what is None or int(at["number"]) != number:
+    for fault in declared(configuration):
+        (a, b), after_s = fault.ends, fault.after_s
+        if after_s is None or not a or fault.first != number:
             continue
-        a, _, b = what["ends"].partition("-")
-        after_s, ends = parse_delay_s(at["after"]), cable(a, b) if b else {a}
+        ends = cable(a, b) if b else {a}
         for index, flow in enumerate(flows):
             ports = [links[link] for link in flow.links]
             passed = [{port.src, port.dst} | cable(port.src, port.far_end) for port in ports]
             if any(ends <= names for names in passed) and (index not in struck or after_s < struck[index][1]):
-                struck[index] = fault["what"], after_s
+                struck[index] = fault.what, after_s
     return struck
 
 

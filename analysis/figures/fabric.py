@@ -61,7 +61,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         used = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
         is_physical = fabric.spec.grain == "physical"
         links = "ports" if is_physical else "logical links"
-        heading(figure, f"{label}: {links}, with the {used} of collective {first.number}")
+        heading(figure, f"{first.configuration.title}: {links}, with the {used} of {first.words}")
         thin = "all other links, in both directions" if curves.shows_all else "the other WAN links"
         explain(
             figure,
@@ -70,7 +70,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             f"{'Triangles: leaves (up) and spines (down). ' if is_physical else ''}"
             "Numbers: Gbit/s of WAN links in use.",
         )
-    caption = f"The fabric under the conditions of collective {first.number} of {label}, with each mode's {used}."
+    caption = f"The fabric under the conditions of {first.words}, of {label}, with each mode's {used}."
     return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
 
 

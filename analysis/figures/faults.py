@@ -19,9 +19,14 @@ _MOST = 40  # faults that are drawn; the data file has all of them
 _MIN_S = 1e-6  # shorter times are drawn here
 
 
+def measured(run: Run) -> pd.DataFrame:
+    """Return the faults of a run that were measured: predicted ones have no times."""
+    return run.faults if run.faults.empty else run.faults[run.faults["engine"] != "model"]
+
+
 def picture(name: str, run: Run) -> Picture:
-    """Draw the faults of the run called `name`, which must have some."""
-    rows = run.faults.sort_values(["setting", "at_collective", "fault", "mode"])
+    """Draw the measured faults of the run called `name`, which must have some."""
+    rows = measured(run).sort_values(["setting", "at_collective", "fault", "mode"])
     shown = rows.head(_MOST)
     with canvas(8.4, 1.5 + 0.26 * len(shown)) as figure:
         axes, times_s = figure.subplots(), [_MIN_S]

@@ -5,7 +5,6 @@ faults. Faults are spans; below the figure is what each cost. Rates are those be
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +18,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.collective_detail import links_in_use
+from analysis.figures.faults_in_force import of_point
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import Configuration, PointRows, Points
 from analysis.figures.style import FAINT, MODE_STYLES, line, line_style, marker, time_unit
 from analysis.results.reader import Run
 from analysis.statistics.answer import fixed
+from analysis.statistics.fault_costs import PREDICTED, FaultResult, chance, faults_by_point, some_collectives, told
 from topologies.conditions.sampler import sampler
 from topologies.conditions.timed import Timed
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import LogicalLink
 from topologies.fabric.ports import links_in_grain
-from topologies.units import format_delay, parse_delay_s
+from topologies.units import format_delay
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,7 +41,6 @@ _LINKS = 6
 _INCHES = 7.2
 _COSTS = 6  # faults whose cost is written below the figure
 _MOST_ROWS, _LEAST = 400, 10  # rows of conditions by time that are drawn, in at least so many collectives
-_AT = re.compile(r"(?:(?P<after>.+?) into )?collective (?P<number>[0-9]+)")
 
 
 Shown = Sequence[tuple[PointRows, npt.NDArray[np.bool_]]]
@@ -49,11 +49,15 @@ Shown = Sequence[tuple[PointRows, npt.NDArray[np.bool_]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """A fault in force, from its beginning to its end, both on the axis of collectives."""
+    """A fault in force, from its beginning to its end, both on the axis of collectives.
+
+    It ended earlier, at `first_over`, in some mode in which more attempts were lost; None if not.
+    """
 
     what: str
     begin: float
     end: float
+    first_over: float | None = None
 
 
 def is_drawn(configuration: Configuration) -> bool:
@@ -68,9 +72,10 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
     here = [point for (_, index, _), point in points.items() if index == configuration.index]
     if not here:
         return None
-    faults, window = list(_faults(configuration)), _window(configuration, here)
+    faults = list(_faults(run, configuration, here))
+    window = _window(configuration, here, faults)
     shown = [(point, (point.number >= window[0]) & (point.number < window[1])) for point in here]
-    used = _used(configuration, shown)
+    used = _used(run, configuration, shown)
     steps, rates_bps, names = _rates(run, configuration, window, used)
     rows = list(_rows(shown, steps, rates_bps, names, is_timed=_is_timed(configuration)))
     with canvas(_INCHES, 4.6 if names else 3.2) as figure:
@@ -86,11 +91,15 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
                 if span.begin < window[1] and span.end > window[0]:
                     ends = max(span.begin, window[0] - 0.5), min(span.end, window[1] - 0.5)
                     axes.axvspan(*ends, facecolor="#EEEEEE", edgecolor=FAINT, hatch="////", linewidth=0.4, zorder=0)
+                    if span.first_over is not None:
+                        axes.axvline(span.first_over, color=FAINT, linestyle="--", linewidth=0.8)
         grid[-1, 0].set_xlabel(collective_axis(configuration))
         grid[-1, 0].set_xlim(window[0] - 0.5, window[1] - 0.5)
         _draw_clock(times, configuration, window)
         heading(figure, configuration.title)
         notes = [*_notes(here, window, has_faults=bool(faults and names)), *_costs(run, configuration)]
+        if any(span.first_over is not None for span in faults):
+            notes.append("Dashed: where a fault was over in some mode, as more attempts were lost there; each counts.")
         notes += _hidden(_wan_links(configuration), names, used)
         legend(figure, [*_handles(shown), *([_FAULT] if faults else [])], "\n".join(notes))
     caption = f"Time of each {configuration.collective}{', and the rates of WAN links' if names else ''}: "
@@ -136,8 +145,8 @@ def _is_timed(configuration: Configuration) -> bool:
     return configuration.values.get("conditions.every") is not None
 
 
-def _faults(configuration: Configuration) -> Iterator[Span]:
-    """Yield the faults on the axis of collectives.
+def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows]) -> Iterator[Span]:
+    """Yield the faults on the axis of collectives, each until it was over in all of these points.
 
     There a collective reaches from half a number before its own to half a number after it, and the instant of a fault
     within it is not told. With conditions by time the axis is one of time: a collective begins at its number, and a
@@ -145,19 +154,20 @@ def _faults(configuration: Configuration) -> Iterator[Span]:
     """
     seconds = interval_s(configuration) if _is_timed(configuration) else None
     before = 0.0 if seconds else 0.5
-    for fault in configuration.values.get("fault") or ():
-        at, what = _AT.fullmatch(str(fault["at"])), str(fault["what"])
-        if at is None:
-            continue
-        first, after_s = int(at["number"]), parse_delay_s(at["after"]) if at["after"] else 0.0
-        lasts = int(str(fault["for"]).split()[0]) if "for" in fault else math.inf
-        if "for" not in fault and what.endswith(" killed"):  # the process is started again
-            lasts = 1
-        begin = first + min(1.0, after_s / seconds) if seconds else first - 0.5 * (not after_s)
-        yield Span(what=what, begin=begin, end=first + lasts - before)
+    measured = [point for point in points if point.engine == "emulation"]
+    of_points = [of_point(run, configuration, point.engine, point.mode) for point in measured or points]
+    for alike in zip(*of_points, strict=True):
+        fault, ends = alike[0], [one.end for one in alike]
+        begin = (
+            fault.first + min(1.0, (fault.after_s or 0.0) / seconds)
+            if seconds
+            else (fault.first - 0.5 * (fault.after_s is None))
+        )
+        least = None if min(ends) == max(ends) else min(ends) - before
+        yield Span(what=fault.what, begin=begin, end=max(ends) - before, first_over=least)
 
 
-def _window(configuration: Configuration, points: Sequence[PointRows]) -> tuple[int, int]:
+def _window(configuration: Configuration, points: Sequence[PointRows], faults: Sequence[Span]) -> tuple[int, int]:
     """Return the first collective that is drawn, and the one after the last: the measured ones, if there are any."""
     measured = [point for point in points if point.engine == "emulation"]
     numbers = np.concatenate([point.number for point in measured or points])
@@ -166,17 +176,18 @@ def _window(configuration: Configuration, points: Sequence[PointRows]) -> tuple[
     if _is_timed(configuration):
         seconds = interval_s(configuration) or values["conditions.every"]
         most = max(_LEAST, min(_MOST, round(_MOST_ROWS * values["conditions.every"] / seconds)))
-    begins = [math.ceil(span.begin) for span in _faults(configuration)]
+    begins = [math.ceil(span.begin) for span in faults]
     if begins and min(begins) >= first + most:
         first = min(begins) - min(_BEFORE, most // 2)
     return first, min(last + 1, first + most)
 
 
-def _used(configuration: Configuration, shown: Shown) -> Counter[int]:
+def _used(run: Run, configuration: Configuration, shown: Shown) -> Counter[int]:
     """Return how often the drawn collectives use each link."""
     used = Counter[int]()
     for point, rows in shown:
-        used += links_in_use(configuration, point.rows[rows])
+        faults = of_point(run, configuration, point.engine, point.mode)
+        used += links_in_use(configuration, point.rows[rows], faults)
     return used
 
 
@@ -294,17 +305,25 @@ def _notes(points: Sequence[PointRows], window: tuple[int, int], *, has_faults: 
 
 
 def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
-    """Yield what each measured fault cost, by mode: the time that it took from the collectives that it hit."""
-    if run.faults.empty:
-        return
-    mine = run.faults[run.faults["setting"] == configuration.index]
-    for number, ((at, what), rows) in enumerate(mine.groupby(["at_collective", "what"], sort=True)):
+    """Yield what each fault cost, by mode: the time that it took from the collectives that it hit, predicted where it
+    was not measured."""
+    alike: dict[tuple[int, str, bool], list[tuple[str, FaultResult]]] = {}
+    for point, faults in told(faults_by_point(run.faults.to_dict("records"))).items():
+        for one in faults if point.setting == configuration.index else ():
+            key = one.at_collective, one.what, one.outcome == PREDICTED
+            alike.setdefault(key, []).append((point.mode, one))
+    for number, ((at, what, is_predicted), results) in enumerate(sorted(alike.items(), key=lambda one: one[0])):
         if number == _COSTS:
-            yield f"{mine.groupby(['at_collective', 'what']).ngroups - _COSTS} more faults are in faults.parquet."
-            return
-        known = rows[rows["cost_s"].notna()]
-        costs = ", ".join(f"{row.mode} {fixed(row.cost_s * 1e3, 3)} ms" for row in known.itertuples(index=False))
-        yield f"{what} in collective {at:,} cost {costs or 'a time that is not known'}."
+            yield f"{len(alike) - _COSTS} more faults are in faults.parquet."
+            break
+        costs = [f"{mode} {fixed(one.cost_s * 1e3, 3)} ms" for mode, one in results if one.cost_s is not None]
+        unknown = "a time that the model does not predict" if is_predicted else "a time that is not known"
+        cost = "is predicted to cost" if is_predicted and costs else "cost"
+        some = some_collectives(results[0][1].collectives)
+        yield f"{what} in collective {at:,} {cost} {', '.join(costs) or unknown}{some}."
+    depends = chance([(configuration.conditions, configuration.seed)])
+    if alike and depends:
+        yield f"{depends[0].upper()}{depends[1:]}."
 
 
 def _rows(

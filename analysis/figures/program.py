@@ -10,16 +10,16 @@ from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import label_of, labelled, number_of, words
 from analysis.figures.style import INK, MODE_STYLES, line, line_style, marker, name_modes, time_unit
 from analysis.figures.swept_axis import SweptAxis, swept_axis
+from topologies.shaping.classes import FRAME_BYTES
 from topologies.units import parse_rate_range_bps
 
 _DONE = MODE_STYLES["base"].colour
-_LINES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 _STEPS_INCHES = 5.6
 _WRONG = "#C2185B"
-_MOST = 1.05  # utilisation that is taken for full: packets count with headers, and may leave in bursts
+_MOST = 1.05  # utilisation above which the time between two samples was too short to tell
 _MAX_BARS = 48
 _PARTS = {"computing": "#7FA3B5", "exposed": "#B5472F", "waiting": "#CCCCCC"}
-_LEGEND_COLUMNS, _PER_DASH = 6, 7  # links in a row of the legend, and links that differ in colour
+_LEGEND_COLUMNS = 6  # links in a row of the legend
 
 
 def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
@@ -143,27 +143,32 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
     sent, possible = (np.array([one[part] for one in samples], dtype=np.float64) for part in (1, 2))  # [samples, links]
     keep = _kept(at_s)
     at_s, sent = at_s[keep], sent[keep]
+    carried, most = np.diff(sent, axis=0), np.diff(possible[keep], axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):  # a link without rate
-        used = np.diff(sent, axis=0) / np.diff(possible[keep], axis=0)
-    used = np.where(used <= _MOST, used, np.nan)  # more than that: the time between two samples was too short to tell
+        used = carried / most
+    used[~(used <= _MOST) & (carried > 0)] = np.nan
+    used[(used > 1) & (carried - most <= FRAME_BYTES)] = 1.0  # a packet counts whole when it leaves
+    used[carried == 0] = 0.0
+    is_gap = bool(np.isnan(used).any())
     last_s = max(float(run["run_s"]), 1e-9)
     scale, unit = time_unit(last_s)
     ranks = run["ranks"]
     with canvas(7.0, 3.2 + 0.16 * len(ranks)) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 0.4 + 0.16 * len(ranks)])
         for index, link in enumerate(np.flatnonzero(sent[-1])):
-            look = {"color": line_style(index)["color"], "linestyle": _LINES[index // _PER_DASH % len(_LINES)]}
-            name, shown = run["links"][link]["link"], 100 * np.minimum(used[:, link], 1)
+            look = {"linewidth": 1.3} | line_style(index)
+            look.pop("marker")  # stairs have none
+            name, shown = run["links"][link]["link"], 100 * used[:, link]
             # Servers may end after the run. A line that leaves the axes, unclipped, leaves no room for these.
             edges = np.minimum(at_s, last_s) / scale
-            above.stairs(shown, edges, baseline=None, label=name, linewidth=1.3, clip_on=False, **look)
+            above.stairs(shown, edges, baseline=None, label=name, clip_on=False, **look)
         for fault in run.get("faults", ()):
             over_s = last_s if fault["over_s"] is None else fault["over_s"]
             if fault["over_s"] is None and fault["what"] == "controller killed" and fault["recovered_s"] is not None:
                 over_s = min(last_s, fault["began_s"] + fault["recovered_s"])  # a new one was started at once
             for axes in (above, below):
                 axes.axvspan(fault["began_s"] / scale, over_s / scale, color=_WRONG, alpha=0.12, linewidth=0)
-        above.set_ylim(0, 100)
+        above.set_ylim(0, max(100.0, 100 * float(np.nanmax(used, initial=0.0))))
         above.set_ylabel("utilisation (%)")
         if above.get_legend_handles_labels()[0]:
             where: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "borderaxespad": 0}
@@ -185,6 +190,7 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
         for number, link in enumerate(run["links"])
     ] or [{"from_s": 0.0, "until_s": 0.0, "link": "", "utilisation": 0.0}]
     failed = " Ranks that failed are red." if any(map(_has_failed, ranks)) else ""
+    failed += " Where a line is missing, the time between two samples is too short to tell." if is_gap else ""
     failed += " Faults are in force where it is shaded." if run.get("faults") else ""
     return Picture(
         name="program",

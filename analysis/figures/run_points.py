@@ -150,6 +150,7 @@ class Configuration:
     swept nor at their defaults, beyond sizes, GPUs and the WAN. `jobs` has the name and the start of each job, and
     for a training job the range of its transfers, its positions and what each of them computes. `rounds_differ`:
     background traffic was drawn for every round, and `schedule` is that of the first; earlier versions drew it once.
+    `deciding` are the modes that decide by themselves when to choose again.
     """
 
     index: int
@@ -165,6 +166,7 @@ class Configuration:
     at: tuple[Value, ...] = ()
     baseline: Mapping[str, str] = field(default_factory=dict)
     further: tuple[str, ...] = ()
+    deciding: tuple[str, ...] = ()
 
     def value(self, key: str) -> Any:
         """Return the value of a scenario's key."""
@@ -240,8 +242,11 @@ class Configuration:
 
     @property
     def title(self) -> str:
-        """The label with the ranges of rates that it does not tell."""
-        return ", ".join([self.label, *untold([self.rates], self.label.split(", "))])
+        """The label with the ranges of the WAN's delays and of rates that it does not tell."""
+        told = self.label.split(", ")
+        delays = _delays_words([self]) if len(self.value("fabric.gpus")) > 1 else ""
+        wan = [f"WAN links of {delays}"] if delays and not {delays, f"WAN {delays}"} & {*told} else []
+        return ", ".join([self.label, *wan, *untold([self.rates], told)])
 
     @property
     def conditions(self) -> ConditionsSpec:
@@ -284,7 +289,7 @@ def configurations_of(run: Run) -> list[Configuration]:
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
         about["rounds_differ"] = stored.get("rounds_differ") is True
         about |= {"at": _values_at(stored), "baseline": stored.get("baseline") or {}}
-        about["further"] = tuple(stored.get("further", ()))
+        about |= {name: tuple(stored.get(name, ())) for name in ("further", "deciding")}
         configurations.append(Configuration(index=index, label=label, **about))
     return configurations
 
@@ -515,16 +520,16 @@ class FigureGroup:
             return f"{'chunks' if self.key_words(key) == 'chunk size' else 'blocks'} of {text}"
         known = {"fabric.gpus": f"{text} GPUs"}
         if key == "conditions.wan_delay":  # one site alone has none
-            known[key] = f"WAN links of {self._wan_delays}"
+            with_wan = [one for one in self.configurations if len(one.value("fabric.gpus")) > 1]
+            known[key] = f"WAN links of {_delays_words(with_wan)}"
         return known.get(key, f"{self.key_words(key)} {text}")
 
-    @property
-    def _wan_delays(self) -> str:
-        """The delays of all WAN links in words: "10 µs", or "10 µs to 5 ms"; some configuration has a WAN."""
-        with_wan = [one.wan_delays_s for one in self.configurations if len(one.value("fabric.gpus")) > 1]
-        shortest_s, longest_s = zip(*with_wan, strict=True)
-        ends = (words("conditions.wan_delay", each_s) for each_s in (min(shortest_s), max(longest_s)))
-        return " to ".join(dict.fromkeys(ends))
+
+def _delays_words(with_wan: Sequence[Configuration]) -> str:
+    """Return the delays of all WAN links of these configurations in words: "10 µs", or "10 µs to 5 ms"."""
+    shortest_s, longest_s = zip(*(one.wan_delays_s for one in with_wan), strict=True)
+    ends = (words("conditions.wan_delay", each_s) for each_s in (min(shortest_s), max(longest_s)))
+    return " to ".join(dict.fromkeys(ends))
 
 
 def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:

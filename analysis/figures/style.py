@@ -30,7 +30,8 @@ class ModeStyle:
 
 
 _GAPS = (0, (3, 1.5))
-_DASHES = ("-", _GAPS, (0, (1, 1)))
+_DASHES = ("-", _GAPS, (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (8, 3)))
+_WIDER = 1.8  # ratio of the widths of lines once all colours and dashes are used
 
 _BUILT_IN: Mapping[str, ModeStyle] = MappingProxyType(
     {
@@ -42,8 +43,9 @@ _BUILT_IN: Mapping[str, ModeStyle] = MappingProxyType(
 )
 
 _LINES = tuple(zip(
-    ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#888888"),
-    "os^DvPX",
+    ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#888888",
+     "#111111", "#E08A3C", "#00A08A", "#D977A8", "#7CB342"),
+    "os^DvPX<>ph*",
     strict=True,
 ))  # fmt: skip
 
@@ -60,10 +62,13 @@ MODE_STYLES: dict[str, ModeStyle] = dict(_BUILT_IN)
 
 def line_style(index: int) -> dict[str, Any]:
     """Return the colour, marker and dashes of the line with this index in a figure whose lines are not modes. Once all
-    colours are used, each comes back with another marker and other dashes."""
+    colours are used, each comes back with another marker and other dashes, and then, for lines without markers, at
+    another width."""
     times, of_colour = divmod(index, len(_LINES))
+    wider, of_dashes = divmod(times, len(_DASHES))
     marker = _LINES[(index + times) % len(_LINES)][1]
-    return {"color": _LINES[of_colour][0], "marker": marker, "linestyle": _DASHES[times % len(_DASHES)]}
+    look = {"color": _LINES[of_colour][0], "marker": marker, "linestyle": _DASHES[of_dashes]}
+    return look | ({"linewidth": 1.5 * _WIDER**wider} if wider else {})
 
 
 def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, ModeStyle]:
@@ -74,8 +79,10 @@ def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, 
     styles = {}
     for index, name in enumerate(names):
         (colour, marker), (_, hatch, _) = _LINES[index % len(_LINES)], _CYCLE[index % len(_CYCLE)]
+        times = index // len(_LINES)
         colour = to_hex(BANDWIDTH(index / max(1, len(names) - 1))) if ordered else colour
-        line, width = _GAPS if index % 2 else "-", 3.6 - 2.1 * index / max(1, len(names) - 1)
+        line = _DASHES[(index % 2 + 2 * times) % len(_DASHES)]
+        width, hatch = 3.6 - 2.1 * index / max(1, len(names) - 1), hatch * (1 + index // len(_CYCLE))
         styles[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=width)
     return styles
 
@@ -87,8 +94,10 @@ def name_modes(names: Iterable[str]) -> None:
     MODE_STYLES.update(_BUILT_IN)
     for index, name in enumerate(others):
         colour, hatch, marker = _CYCLE[index % len(_CYCLE)]
-        line = _DASHES[index // len(_CYCLE) % len(_DASHES)]
-        MODE_STYLES[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=2.0)
+        times = index // len(_CYCLE)
+        marker, hatch = _CYCLE[(index + times) % len(_CYCLE)][2], hatch * (1 + times)
+        line, width = _DASHES[times % len(_DASHES)], 2.0 * _WIDER ** (times // len(_DASHES))
+        MODE_STYLES[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=width)
 
 
 INK, FAINT = "#222222", "#8A8A8A"

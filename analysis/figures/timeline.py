@@ -62,7 +62,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
                 for empty in (axes, costs):
                     empty.set_axis_off()
                     empty.set_in_layout(False)
-        heading(figure, f"{label}: collective {first.number}")
+        heading(figure, f"{first.configuration.title}: {first.words}")
         lines = _explanation(shown, "number and shade" if has_numbers else "shade")
         if len(shown) < len(collectives):
             lines.append(f"The {len(shown)} of {len(collectives)} modes whose times differ most are drawn.")
@@ -71,7 +71,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     if not first.configuration.is_ring_allgather:
         bars = "a message in transit between two GPUs"
     left_out = len(first.flows) - _MAX_ROWS
-    caption = f"Timeline of collective {first.number} of {label}: each bar is {bars}; the critical path is outlined."
+    caption = f"Timeline of {first.words}, of {label}: each bar is {bars}; the critical path is outlined."
     if left_out > 0:
         caption += f" {left_out} of {len(first.flows)} rows are left out; rows on that path are kept first."
     return Picture(

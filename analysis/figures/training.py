@@ -82,10 +82,10 @@ def diagram(
     with canvas(11.0, (0.8 + 0.24 * gpus) * len(both) + 0.9) as figure:
         for axes, one, bars in zip(figure.subplots(len(both), 1, squeeze=False)[:, 0], both, bars_of, strict=True):
             _draw(axes, one, training, bars, longest_s)
-        label, which = both[0].configuration.label, f"collective {both[0].number}"
+        label, which = both[0].configuration.label, both[0].words
         if training.job:
             which = f"{training.job} in round {both[0].number}"
-        heading(figure, f"{label}: {which}")
+        heading(figure, f"{both[0].configuration.title}: {which}")
         handles: list[Any] = [
             Patch(color=colour, label=work)
             for letter, (work, colour) in _WORK.items()

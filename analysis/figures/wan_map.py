@@ -28,6 +28,7 @@ Floats = npt.NDArray[np.float64]
 
 _WIDTH = 6.2  # inches of a panel
 _APART = 0.006  # offset of a line from the middle of its link, as a share of the picture's width
+_FULL = 1.001  # utilisation above which a link carried more than its first rate allows
 _THIN, _THICK = 1.0, 5.0  # width of a line in points at a utilisation of 0 and of 1
 
 
@@ -47,16 +48,18 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         colour_bar(
             figure, grid, ScalarMappable(Normalize(0, 1), UTILISATION), "utilisation of a WAN link, one direction"
         )
-        heading(figure, f"{label}: the WAN under collective {first.number}")
+        heading(figure, f"{first.configuration.title}: the WAN under {first.words}")
         changes = first.configuration.conditions.every_s is not None
         bandwidth = "bandwidth at the collective's start" if changes else "available bandwidth"
+        above = sum(share > _FULL for one in collectives for share in utilisation(one).values())
+        more = f" Directions above 1, drawn as 1 (their rates rose later): {above}." if above else ""
         explain(
             figure,
             f"Colour and width: utilisation, the bits sent over the link / ({bandwidth} x completion time).\n"
             "Arrows: paths in use; each direction is drawn on its right-hand side. Squares: nodes with sites. "
-            "Dots: transit nodes.",
+            f"Dots: transit nodes.{more}",
         )
-    caption = f"Map of the WAN under collective {first.number} of {label}: utilisation and the paths in use."
+    caption = f"Map of the WAN under {first.words}, of {label}: utilisation and the paths in use."
     return Picture(name=f"{name}-map", caption=caption, figure=figure, data=_data(collectives))
 
 

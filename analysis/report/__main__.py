@@ -28,10 +28,18 @@ from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
 from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
 from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of, settings_of
-from analysis.results.reader import Run, open_run
+from analysis.results.reader import Run, choices_of, open_run
 from analysis.statistics.answer import answer, ends, fixed
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
+from analysis.statistics.fault_costs import (
+    PointCosts,
+    chance,
+    faults_by_point,
+    pooled_costs,
+    some_collectives,
+    told,
+)
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, Summary, gain, reasons, summarise
 from analysis.statistics.orders import SIGNS, orders_of
@@ -96,6 +104,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     summary = [_line(*estimate) for estimate in estimates]
     intervals = [(point.mode, one) for point, times, over_base in estimates for one in (times.mean_s, over_base)]
     queued = [line for point in all_points for line in _fifo_line(point)]
+    costs = pooled_costs(settings_of(points), faults_by_point(run.faults.to_dict("records")))
     rows = [_download(point, rows_a_point(all_points)) for point in all_points]
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
     return page.get_template("report.html.j2").render(
@@ -119,9 +128,15 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         most_figures=MAX_FIGURES,
         summary=summary,
         no_intervals=reasons(intervals),
+        choices=[*_choices(all_points)],
         jobs=list(_jobs(run, configurations)),
         queued=queued,
         faults=[*_fault_lines(run, configurations)],
+        pooled_faults=[*_pooled_fault_lines(costs)],
+        unpredicted=any(one.cost_words is None for point in costs if point.engine == "model" for one in point.faults),
+        chance=chance(
+            (one.conditions, one.seed) for one in configurations if any(one.index in c.settings for c in costs)
+        ),
         most_lines=_MAX_LINES,
         orders=orders,
         signs=SIGNS,
@@ -188,6 +203,14 @@ def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[st
         yield [engine, label, mode, job, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
 
 
+def _choices(points: Iterable[PointRows]) -> Iterator[list[str]]:
+    """Yield a line for each point of a mode that decides by itself when to choose: how often it has chosen."""
+    for point in points:
+        if point.mode in point.configuration.deciding:
+            counts = (len(point.rows), *choices_of(point.rows))
+            yield [point.engine, point.configuration.label, point.mode, *(f"{count:,}" for count in counts)]
+
+
 def _place(point: PointRows) -> Place:
     return Place(point.configuration.index, point.mode)
 
@@ -233,12 +256,30 @@ def _fifo_line(point: PointRows) -> Iterator[list[str]]:
 
 
 def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[list[str]]:
-    """Yield a line for each fault of the measured points, with its times and its cost in ms."""
-    for row in run.faults.sort_values(["setting", "mode", "at_collective", "fault"]).itertuples(index=False):
-        times = (row.detected_s, row.recovered_s, row.cost_s)
-        times_ms = ["—" if math.isnan(time_s) else f"{time_s * 1e3:,.3f}" for time_s in times]
-        line = [configurations[row.setting].label, row.mode, row.what, row.outcome, f"{row.at_collective:,}", *times_ms]
-        yield [*line, f"{row.collectives_lost:,}", f"{row.bytes_again:,}"]
+    """Yield a line for each fault of each point, with its times and its cost in ms: predicted where none was
+    measured."""
+    shown = told(faults_by_point(run.faults.to_dict("records")))
+    of_point = {
+        (row.engine, row.setting, row.mode, row.fault, row.at_collective): row for row in run.faults.itertuples()
+    }
+    for point in sorted(shown, key=lambda one: (one.setting, one.mode)):
+        for one in sorted(shown[point], key=lambda one: (one.at_collective, one.fault)):
+            row = of_point[(*point, one.fault, one.at_collective)]
+            times = (one.detected_s, one.recovered_s, one.cost_s)
+            times_ms = ["—" if time_s is None else f"{time_s * 1e3:,.3f}" for time_s in times]
+            line = [configurations[point.setting].label, point.mode, one.what]
+            line += [f"{one.outcome}{some_collectives(one.collectives)}", f"{one.at_collective:,}", *times_ms]
+            is_measured = point.engine != "model"
+            yield [*line, *(f"{count:,}" if is_measured else "—" for count in (row.collectives_lost, row.bytes_again))]
+
+
+def _pooled_fault_lines(costs: Sequence[PointCosts]) -> Iterator[list[str]]:
+    """Yield a line for each fault of points with several seeds, with its mean cost."""
+    for point in costs:
+        for one in point.faults if len(point.settings) > 1 else ():
+            first = one.results[0]
+            what = [point.engine, point.label, point.mode, first.what, f"{first.at_collective:,}"]
+            yield [*what, (one.cost_words or "—") + some_collectives(first.collectives)]
 
 
 def _bounds(interval: Interval, scale: float, digits: int) -> str:

@@ -149,6 +149,7 @@ FAULT = (
     Column("detected_s", "float"),
     Column("recovered_s", "float"),
     _later("cost_s", "float", ""),
+    _later("cost_collectives", "int", "", 0),
     Column("collectives_lost", "int"),
     Column("bytes_again", "int"),
     Column("outcome", "text"),

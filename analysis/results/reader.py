@@ -151,6 +151,11 @@ def jobs_in(tables: Tables) -> "pd.DataFrame":
     return frame(_joined(SCHEMAS[JOBS], tables.others.get(JOBS, ())))
 
 
+def choices_of(rows: "pd.DataFrame") -> tuple[int, int]:
+    """Return before how many of these collectives paths, and the placement, were chosen again."""
+    return int(rows["rerouted"].sum()), int(rows["reembedded"].sum())
+
+
 def is_complete(provenance: dict[str, Any]) -> bool:
     """Return whether every point of the run is finished and the tables of the run are written."""
     return provenance["ended"] is not None

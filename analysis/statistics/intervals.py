@@ -44,6 +44,7 @@ gain from fewer could be an accident."""
 FEW, FEW_BLOCKS = "too few collectives for an interval", "too few independent blocks of collectives for an interval"
 ALIKE = "the modes differ in too few collectives for an interval"
 HEAVY = "too few collectives for an interval, as the slowest conditions are rare"
+FEW_DRAWS = f"too few seeds for an interval: {MIN_BLOCKS} or more"
 ONE_DRAW = "no interval, as all rounds have the same draw of background traffic, and other draws would differ"
 """Why there is no interval."""
 
@@ -231,6 +232,17 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | 
     return interval
 
 
+def mean_of_draws(values: Floats, *, confidence: float = 0.95) -> Interval:
+    """Return the mean of independent values, such as one of each seed, [N]; without an interval if they are few."""
+    value, count = float(values.mean()), values.size
+    if count < MIN_BLOCKS:
+        return Interval(value=value, low=math.nan, high=math.nan, why=FEW_DRAWS)
+    residual = values - value
+    if float(np.abs(residual).max()) <= _ROUNDING * float(np.abs(values).max()):
+        return Interval(value=value, low=value, high=value)
+    return _about(value, residual, float(count), count, confidence)
+
+
 def gain_through(third: Series | None, slower: Series, faster: Series, *, confidence: float = 0.95) -> Interval | None:
     """Return the gain of one series over another; where it has no interval, one that follows from both gains over a
     third series, as the blocks in which two modes choose anew together can be few. Both are then taken at a confidence
@@ -327,14 +339,19 @@ def _ratio(blocks: _Blocks, numerator: _Values, denominator: _Values, confidence
     if why := _why_none(blocks, numerators - value * denominators):
         return Interval(value=value, low=math.nan, high=math.nan, why=why)
     residual = above - value * below
-    variance = float(residual @ residual)
-    if variance <= (_ROUNDING * float(above.sum())) ** 2:
+    if float(residual @ residual) <= (_ROUNDING * float(above.sum())) ** 2:
         return Interval(value=value, low=value, high=value)
-    error = math.sqrt(variance / (1 - 1 / blocks.number)) / float(below.sum())
+    return _about(value, residual, float(below.sum()), blocks.number, confidence)
+
+
+def _about(value: float, residual: Floats, total: float, count: float, confidence: float) -> Interval:
+    """Return the interval of a ratio with the denominator `total`, given the residuals of `count` blocks."""
+    variance = float(residual @ residual)
+    error = math.sqrt(variance / (1 - 1 / count)) / total
     skewness = float((residual**3).sum()) / variance**1.5  # divided by the root of the number of blocks
     from scipy.special import stdtrit  # imported late: it takes a third of a second
 
-    quantile = float(stdtrit(blocks.number - 1, (1 + confidence) / 2))
+    quantile = float(stdtrit(count - 1, (1 + confidence) / 2))
     low, high = (value - _transformed(end, skewness) * error for end in (quantile, -quantile))
     return Interval(value=value, low=low, high=high)
 

@@ -1,96 +1,24 @@
-"""What each fault of a point cost, in words: measured outcomes, and predictions of points that were not measured."""
+"""The faults of a point: how far the costs of measured ones may be off, and the predicted costs of those that were not
+measured."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.results.rows import Point
+from analysis.statistics.fault_costs import PREDICTED, FaultResult, chance
 from scenarios.engines.model import undisturbed_s
 from scenarios.policies.conditions import faults_of_completed
-from scenarios.spec.faults import CABLE_KINDS, KILLED_KINDS, PLANNED_KINDS, Fault
+from scenarios.spec.faults import KILLED_KINDS, PLANNED_KINDS, Fault
 from scenarios.spec.scenario import Scenario
-from topologies.errors import list_first
 from topologies.fabric.fabric import build_fabric
-from topologies.units import format_delay
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PREDICTED = "predicted"
-"""The outcome of a fault of a point that was only predicted."""
 _MOST_COLLECTIVES = 10_000  # of a fault that are predicted without it
-_MOST_SEEDS = 4
-_RESOLUTION_S = 1e-9  # of measured times
-_SOON_S = 1e-6  # the shortest time of a recovery that is told
-_DOWN = tuple(kind.rpartition(" ")[2] for kind in CABLE_KINDS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaultResult:
-    """A fault of a point: its index in the scenario (-1 if no fault was declared), what it was, in which collective,
-    how it ended, after how long it was detected and recovered from, and what it cost; s, None for never or not known.
-
-    `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how many
-    collectives the predicted cost arises, if it is not that of all.
-    """
-
-    fault: int
-    what: str
-    at_collective: int
-    outcome: str
-    detected_s: float | None = None
-    recovered_s: float | None = None
-    cost_s: float | None = None
-    error_s: float | None = None
-    collectives: int | None = None
-
-    @property
-    def words(self) -> str:
-        """The fault in words, such as "agent 1 killed in collective 2: recovered after 12 ms, cost 10.5 ms"."""
-        where = f"{self.what} in collective {self.at_collective:,}"
-        if self.outcome != PREDICTED:
-            after = "" if self.recovered_s is None else f" {_after(self.recovered_s)}"
-            cost = "" if self.cost_s is None else f", cost {self._cost(self.cost_s)}"
-            return f"{where}: {self.outcome}{after}{cost}"
-        if self.cost_s is None:
-            return f"{where}: no cost is predicted, as the model has no time of detection, losses or failed attempts"
-        some = "" if self.collectives is None else f" in the first {self.collectives:,} collectives that it hits"
-        return f"{where}: predicted cost {self._cost(self.cost_s)}{some}"
-
-    def _cost(self, cost_s: float) -> str:
-        if abs(cost_s) <= max(self.error_s or 0.0, _RESOLUTION_S):
-            return "about 0"
-        if cost_s > 0:
-            return _time(cost_s)
-        why = ": the other paths happened to be faster" if self.what.endswith(_DOWN) else ""
-        return f"-{_time(-cost_s)} (negative{why})"
-
-
-def _time(seconds: float) -> str:
-    """Return a time with four digits, in a unit that shows it."""
-    return format_delay(float(f"{seconds:.4g}"))
-
-
-def _after(seconds: float) -> str:
-    return f"after {_time(seconds)}" if seconds >= _SOON_S else f"within {_time(_SOON_S)}"
-
-
-def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[FaultResult, ...]]:
-    """Return the measured faults of each point, in the order in which they took effect; `records` have the columns of
-    FAULTS."""
-    found = dict[Point, tuple[FaultResult, ...]]()
-    for record in records:
-        point = Point(record["engine"], record["setting"], record["mode"])
-        values: dict[str, Any] = {name: record[name] for name in ("fault", "what", "at_collective", "outcome")}
-        for name in ("detected_s", "recovered_s", "cost_s"):
-            value = record[name]
-            values[name] = None if value is None or math.isnan(value) else value
-        found[point] = (*found.get(point, ()), FaultResult(**values))
-    return found
 
 
 def with_errors(
@@ -128,19 +56,39 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
                 healthy_s[hit] = undisturbed_s(config, mode, hit.start, hit.stop)
             cost_s = float((completion_s[hit] - healthy_s[hit]).sum())
             few = hit.stop - hit.start if hit.stop < stop else None
-            one = replace(one, cost_s=None if math.isnan(cost_s) else cost_s, collectives=few)
+            one = replace(one, cost_s=None if np.isnan(cost_s) else cost_s, collectives=few)
         found.append(one)
     return tuple(found)
 
 
+def as_records(config: Scenario, faults: Sequence[FaultResult]) -> Iterator[dict[str, Any]]:
+    """Yield the predicted faults of a point as rows of faults.parquet, without the point. The attempts that are lost in
+    the model are those by which a fault lasts for fewer collectives."""
+    completed = faults_of_completed(config, build_fabric(config.fabric))
+    for fault, declared in zip(faults, config.faults, strict=True):
+        lost = (declared.lasts or 0) - (completed[fault.fault].lasts or 0)
+        yield _as_record(fault, lost)
+
+
+def _as_record(fault: FaultResult, lost: int) -> dict[str, Any]:
+    return {
+        "fault": fault.fault,
+        "at_collective": fault.at_collective,
+        "what": fault.what,
+        "detected_s": None,
+        "recovered_s": None,
+        "cost_s": fault.cost_s,
+        "cost_collectives": fault.collectives or 0,
+        "collectives_lost": lost,
+        "bytes_again": 0,
+        "outcome": fault.outcome,
+    }
+
+
 def heading(configs: Iterable[Scenario]) -> str:
     """Return what the lines of these configurations' faults tell, and where costs depend on chance."""
-    seeds = sorted({config.run.seed for config in configs if 1 < config.conditions.rate_ratio < math.inf})
-    of = "seed" if len(seeds) == 1 else "seeds"
-    chance = (
-        f"; rates are drawn at random ({of} {list_first([*map(str, seeds)], _MOST_SEEDS)}), others have other costs"
-    )
+    depends = chance((config.conditions, config.run.seed) for config in configs)
     return (
         "faults, how long it took to recover, and what they cost: by how much the collectives that they hit took "
-        f"longer than is predicted without faults{chance if seeds else ''}"
+        f"longer than is predicted without faults{depends and f'; {depends}'}"
     )

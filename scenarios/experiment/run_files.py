@@ -310,11 +310,12 @@ class RunFiles:
         """The outcomes of faults so far, as rows of faults.parquet."""
         return list(self._faults.values())
 
-    def record_fault(self, engine: str, outcome: FaultOutcome) -> None:
-        """Store the outcome of a fault, replacing an earlier outcome of the same fault; raises OSError."""
-        self._note_fault({"engine": engine, "setting": outcome.setting, "mode": outcome.mode, **outcome.account})
+    def record_faults(self, engine: str, outcomes: Iterable[FaultOutcome]) -> None:
+        """Store the outcomes of faults, each of which replaces an earlier one of the same fault; raises OSError."""
+        for outcome in outcomes:
+            whole = {"cost_collectives": 0, **outcome.account}
+            self._note_fault({"engine": engine, "setting": outcome.setting, "mode": outcome.mode, **whole})
         write_table(self.path / reader.FAULTS, schema.SCHEMAS["faults"], [schema.faults_table(self.faults)])
-        self.log(f"fault: {outcome.mode}, {outcome.account['what']}: {outcome.account['outcome']}")
 
     def _note_fault(self, record: Mapping[str, Any]) -> None:
         which = tuple(record[name] for name in ("engine", "setting", "mode", "fault", "at_collective"))

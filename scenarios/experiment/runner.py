@@ -16,12 +16,13 @@ import pyarrow as pa
 from analysis.results.reader import Tables, frame, jobs_in, load, load_jobs, open_run
 from analysis.results.rows import Point
 from analysis.results.writer import Writer
+from analysis.statistics.fault_costs import faults_by_point
 from analysis.statistics.fidelity import Fidelity, fidelity
 from scenarios.engines.base import Activity, Engine, EngineEvent, Failed, FaultOutcome, Retrying, Slice, Snapshot
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
 from scenarios.experiment.ecmp import ecmp_gains
-from scenarios.experiment.fault_results import faults_by_point
+from scenarios.experiment.fault_results import as_records, predicted_faults
 from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
@@ -107,7 +108,9 @@ def run_in(files: RunFiles, run: Run) -> int:
 def print_again(files: RunFiles, run: Run) -> int:
     """Print the results of a complete run and close its folder; returns the exit status."""
     try:
-        results = _results(load(files.path, columns=COLUMNS), load_jobs(files.path), run, files)
+        stored = collectives_by_point(load(files.path, columns=COLUMNS))
+        _predict_faults(stored, run, files)
+        results = _results(stored, load_jobs(files.path), run, files)
         print(f"run.py: {files.path} is complete: nothing is left to run", file=sys.stderr)
         if run.reports and not files.reported:
             why = files.report()()
@@ -119,11 +122,30 @@ def print_again(files: RunFiles, run: Run) -> int:
     return DONE
 
 
+def _predict_faults(stored: Mapping[Point, "pd.DataFrame"], run: Run, files: RunFiles) -> None:
+    """Store the predicted faults of the model's points with all their collectives, unless they are stored already."""
+    known, found = faults_by_point(files.faults), list[FaultOutcome]()
+    for engine, configs in run.parts:
+        for index, config in enumerate(configs if engine.name == "model" else ()):
+            for mode in config.run.modes if config.faults else ():
+                point = Point(engine.name, index, mode)
+                rows = stored.get(point)
+                if rows is not None and len(rows) == len(config.collective.numbers) and point not in known:
+                    faults = predicted_faults(config, mode, rows["completion_s"].to_numpy())
+                    records = as_records(config, faults)
+                    found += [FaultOutcome(setting=index, mode=mode, account=record) for record in records]
+    if found:
+        files.record_faults("model", found)
+
+
 def _results(
-    rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run, files: RunFiles, tables: Tables | None = None
+    stored: Mapping[Point, "pd.DataFrame"],
+    jobs: "pd.DataFrame",
+    run: Run,
+    files: RunFiles,
+    tables: Tables | None = None,
 ) -> tuple[list[ConfigResult], Fidelity | None]:
-    """Return the results of these rows of a run, and their fidelity; `tables` as for `open_run`."""
-    stored = {} if rows is None else collectives_by_point(rows)
+    """Return the results of the stored points of a run, and their fidelity; `tables` as for `open_run`."""
     of_jobs, struck, firsts = jobs_by_point(jobs), faults_by_point(files.faults), dict[Point, First]()
     if stored and any(config.training_plan is not None for _, configs in run.parts for config in configs):
         opened = open_run(files.path, tables)
@@ -164,14 +186,15 @@ def carry_out(files: RunFiles, run: Run) -> Finished:
                 # In the background thread: two threads that import the same libraries can break each other.
                 background.submit(_import, run.library).result()
                 tables = writer.tables()
+                rows = [table.select(COLUMNS) for table in tables.collectives]
+                stored = collectives_by_point(frame(pa.concat_tables(rows))) if rows else {}
+                _predict_faults(stored, run, files)
                 # From here on figures are drawn, which can be repeated. The processes that draw are forked while no
                 # thread is active.
                 drawn = run.reports and any(map(writer.finished, writer.points))
                 report = files.report(tables) if drawn else None
                 writing = background.submit(writer.write_tables, tables)
-                rows = [table.select(COLUMNS) for table in tables.collectives]
-                all_rows = frame(pa.concat_tables(rows)) if rows else None
-                results, run_fidelity = _results(all_rows, jobs_in(tables), run, files, tables)
+                results, run_fidelity = _results(stored, jobs_in(tables), run, files, tables)
                 writing.result()
                 files.end(results, failed)
             wrong += [why for why in [report() if report else None] if why]
@@ -244,7 +267,8 @@ def _run_engine(
             elif isinstance(event, Snapshot):
                 files.record_snapshot(event)
             elif isinstance(event, FaultOutcome):
-                files.record_fault(engine.name, event)
+                files.record_faults(engine.name, [event])
+                files.log(f"fault: {event.mode}, {event.account['what']}: {event.account['outcome']}")
             elif not isinstance(event, Activity) and writer.finished(point):
                 files.log(f"finished: {engine.name}, {configs[event.setting].label}, {event.mode}")
     return failed

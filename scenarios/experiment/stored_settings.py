@@ -32,6 +32,7 @@ def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
             **({"rounds_differ": True} if config.has_background else {}),
             "shared_links": {mode: list(config.shared_links(mode)) for mode in config.run.modes},
             **_admission_as_json(config),
+            **_deciding_as_json(config),
         }
         for index, config in enumerate(scenario.configurations())
     ]
@@ -50,6 +51,12 @@ def _admission_as_json(config: Scenario) -> dict[str, Any]:
     spans = {one.name: [one.transfers.start, one.transfers.stop] for one in config.workload.jobs}
     transfers = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in config.transfers]
     return {"admission": transfers} if transfers else {}
+
+
+def _deciding_as_json(config: Scenario) -> dict[str, Any]:
+    """Return the modes that decide by themselves when to choose again, instead of at fixed collectives, if any."""
+    deciding = [mode for mode in config.run.modes if not config.mode(mode).is_periodic]
+    return {"deciding": deciding} if deciding else {}
 
 
 def _works_as_json(job: JobSpan) -> dict[str, Any]:

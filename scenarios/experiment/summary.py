@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
+from analysis.results.reader import choices_of
 from analysis.results.rows import Point
 from analysis.statistics.answer import answer, bracketed, fixed
 from analysis.statistics.claims import (
@@ -26,6 +27,7 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.contests import MODE, Place, Setting, baselines_of, contests_of
+from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.orders import SIGNS, orders_of
@@ -35,7 +37,7 @@ from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.experiment.ecmp import HASH_SEEDS, EcmpGain, lines_of
-from scenarios.experiment.fault_results import FaultResult, heading, predicted_faults, with_errors
+from scenarios.experiment.fault_results import heading, with_errors
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario, plain_values
@@ -119,7 +121,8 @@ class PointResult:
     of which there were `reconfigurations`. `fifo` is the effect of fifo queues on collectives without faults. Each is
     None where it does not exist. `jobs` are the jobs of its rounds, and `faults` the faults that were injected.
     `training` describes the iterations if the collective is training, and `budget` compares the times with the budget
-    if there is one. `referees_s` are the means of the references in `run.referees`, by column.
+    if there is one. `choices` are, of a mode that decides by itself when to choose, before how many collectives it
+    re-routed and re-embedded. `referees_s` are the means of the references in `run.referees`, by column.
     """
 
     mode: str
@@ -134,6 +137,7 @@ class PointResult:
     fifo: Fifo | None = None
     training: TrainingResult | None = None
     budget: BudgetResult | None = None
+    choices: tuple[int, int] | None = None
     referees_s: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -301,10 +305,11 @@ def _result(
                 replace(job, training=_training(config, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
             ),
-            faults=_faults(engine, config, mode, stored[mode], faults[mode]),
+            faults=with_errors(faults[mode], config.faults, stored[mode]) if engine != "model" else tuple(faults[mode]),
             fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(config.collective.budget_s, times.completion_s),
+            choices=None if config.mode(mode).is_periodic else choices_of(stored[mode]),
             referees_s={
                 name: mean_s
                 for name in (one.name for one in REFEREES)
@@ -314,15 +319,6 @@ def _result(
         for mode, times in series.items()
     )
     return ConfigResult(engine=engine, index=index, config=config, points=points, times=series)
-
-
-def _faults(
-    engine: str, config: Scenario, mode: str, rows: "pd.DataFrame", faults: Sequence[FaultResult]
-) -> tuple[FaultResult, ...]:
-    """Return a point's faults: measured with the errors of their costs, or predicted, as the model records none."""
-    if engine == "model":
-        return predicted_faults(config, mode, rows["completion_s"].to_numpy())
-    return with_errors(faults, config.faults, rows)
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
@@ -401,6 +397,8 @@ def as_json(
         answer["fidelity"] = numbers | {"holds": fidelity.holds, "warnings": list(fidelity.warnings)}
     if unmeasured is not None:
         answer["unmeasured"] = unmeasured
+    if struck := _pooled_faults(results):
+        answer["fault_costs"] = [fault for one in struck for fault in one.as_json()]
     if ecmp:
         answer["ecmp"] = [
             {
@@ -468,6 +466,8 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
         bound |= {"mean_reconfigure_s": point.reconfigure_s, "reconfigurations": point.reconfigurations}
     if point.budget is not None:
         bound |= asdict(point.budget)
+    if point.choices is not None:
+        bound |= dict(zip(("rerouted", "reembedded"), point.choices, strict=True))
     return (
         which
         | values
@@ -624,6 +624,7 @@ def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> s
     rows = list(zip(*shown, strict=True))
     more = (
         *_interval_lines(results),
+        *_choice_lines(results),
         *_job_lines(results),
         *_transfer_lines(results),
         *_fault_lines(results),
@@ -640,6 +641,18 @@ def _interval_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     intervals = [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
     why = reasons(intervals)
     yield from ["", *(f"[-]: {each}" for each in why)] if why else []
+
+
+def _choice_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield how often modes that decide by themselves have chosen, if there are any."""
+    points = [(result, point) for result in results for point in result.points]
+    deciding = [(result, point, point.choices) for result, point in points if point.choices is not None]
+    if deciding:
+        yield from ("", "before how many collectives policies that decide by themselves re-routed and re-embedded")
+    for result, point, (rerouted, reembedded) in deciding:
+        of = f"of {point.summary.collectives:,}"
+        what = f"re-routed {rerouted:,}, re-embedded {reembedded:,} {of}"
+        yield f"{result.engine}, {result.config.label}, {point.mode}: {what}"
 
 
 def _job_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
@@ -673,16 +686,23 @@ def _transfer_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
             yield f"  {transfer['sentence']}{_delivery(transfer)}"
 
 
+def _pooled_faults(results: Sequence[ConfigResult]) -> list[PointCosts]:
+    """Return the faults of all points, those of several seeds as one: predicted only where nothing was measured."""
+    faults = {
+        Point(result.engine, result.index, point.mode): point.faults for result in results for point in result.points
+    }
+    return pooled_costs(_settings_of(results), faults)
+
+
 def _fault_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield the outcome of every fault, if there are any: predicted only for points that were not measured."""
-    struck = [(result, point) for result in results for point in result.points if point.faults]
-    measured = {(result.index, point.mode) for result, point in struck if result.engine != "model"}
-    points = [(r, point) for r, point in struck if r.engine != "model" or (r.index, point.mode) not in measured]
-    if points:
-        yield from ("", heading(result.config for result, _ in points))
-    for result, point in points:
-        yield f"{result.engine}, {result.config.label}, {point.mode}:"
-        yield from (f"  {fault.words}" for fault in point.faults)
+    """Yield the outcome of every fault, if there are any."""
+    struck = _pooled_faults(results)
+    if struck:
+        told = {index for one in struck for index in one.settings}
+        yield from ("", heading(result.config for result in results if result.index in told))
+    for one in struck:
+        yield f"{one.engine}, {one.label}, {one.mode}:"
+        yield from (f"  {fault.words}" for fault in one.faults)
 
 
 def _delivery(transfer: Mapping[str, Any]) -> str:

@@ -70,9 +70,9 @@ class _Connection:
 
 @dataclass(eq=False)
 class _Collective:
-    """A collective that some ranks have asked for. `waiting` are connections without an answer, with their rank of the
-    group; `times_ns` has asked, begun and ended of each rank of the group that has told them, and `told` what each has
-    told of its messages. `is_moved` is whether some of its paths were changed for another one."""
+    """A collective that the ranks `asked` have asked for. `waiting` are connections without an answer, with their rank
+    of the group; `times_ns` has asked, begun and ended of each rank of the group that has told them, and `told` what
+    each has told of its messages. `is_moved` is whether some of its paths were changed for another one."""
 
     request: Request
     planned: Planned
@@ -83,6 +83,7 @@ class _Collective:
     times_ns: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     told: list[RankMessages] = field(default_factory=list)
     is_moved: bool = False
+    asked: set[int] = field(default_factory=set)
 
 
 class _Members:
@@ -139,6 +140,14 @@ class CollectiveServer:
     def unfinished(self) -> int:
         """Return how many collectives some ranks have begun, and not all have ended."""
         return self._unfinished + sum(len(members.collectives) for members in self._groups.values())
+
+    def runs(self) -> bool:
+        """Return whether any collective runs: all of its ranks have asked for it, and not all have ended it."""
+        return any(
+            len(one.asked) == len(members.ranks)
+            for members in self._groups.values()
+            for one in members.collectives.values()
+        )
 
     # --- sockets -----------------------------------------------------------------------------------------------------
 
@@ -272,6 +281,7 @@ class CollectiveServer:
                 f"rank {rank} of the group asks for {request} as its collective {number}, and another rank for "
                 f"{collective.request}; allowed: the same on all ranks"
             )
+        collective.asked.add(rank)
         if collective.ready:
             self._answer(members, collective, connection, rank)
         else:

@@ -1,7 +1,6 @@
 """Runs a user's program for the command line: prints the outcome, and completes the run folder."""
 
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,11 @@ from scenarios.spec.keys import KEYS
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.values import DELAY
 from scenarios.vm import VMError, VMUsageError
+from topologies.shaping.classes import FRAME_BYTES
 
+_USES = {"": "whole run", "in_use_": "samples with data", "in_collectives_": "collectives"}
+"""Over what the table has the use of a WAN link, by the beginning of its names in `links` of program.json."""
+_SHARE = 20
 _MOST_SHARE = 1.05  # of its rate that a link may seem to carry, as the last packet counts whole
 
 
@@ -215,9 +218,13 @@ def _table(result: Mapping[str, Any]) -> str:
         end = "" if rank["end_s"] is None else f"{rank['end_s']:,.6f}"
         segments, datagrams = ("" if rank[name] is None else rank[name] for name in COUNTED)
         lines.append(f"{rank['rank']:>4} {rank['gpu']:>5} {status:>7} {end:>14} {segments:>22} {datagrams:>9}")
-    lines.append(f"{'WAN link':<16} {'bytes':>16} {'of its rate':>12}")
+    uses = [use for use in _USES if any(link[f"{use}capacity_bytes"] is not None for link in result["links"])]
+    if result["links"]:
+        means = "".join(f"{_USES[use]:>{_SHARE}}" for use in uses)
+        lines.append(f"{'WAN link':<16} {'bytes':>16}{means}, of its rate")
     for link in result["links"]:
-        lines.append(f"{link['link']:<16} {link['bytes']:>16,} {_share(link):>11}")
+        shares = (share(link[f"{use}bytes"], link[f"{use}capacity_bytes"]) for use in uses)
+        lines.append(f"{link['link']:<16} {link['bytes']:>16,}{''.join(f'{one:>{_SHARE}}' for one in shares)}")
     lines += collective_results.table(result["collectives"])
     lines += script_steps.table(result["script_steps"])
     for capture in result["captures"] or ():
@@ -235,13 +242,15 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def _share(link: Mapping[str, Any]) -> str:
-    """Return which share of its rate a link carried. Packets count whole when they leave, so that a run that is shorter
-    than one packet's time, or little longer, has no share."""
-    if not link["bytes"]:
+def share(sent_bytes: float, capacity_bytes: float) -> str:
+    """Return which share of its rate a link carried. A packet counts whole when it leaves, so the last one may be more
+    than the rate allows, and a time that is shorter than a few packets' has no share."""
+    if not sent_bytes:
         return f"{0:.1%}"
-    share = link["bytes"] / link["capacity_bytes"] if link["capacity_bytes"] else math.inf
-    return f"{min(share, 1):.1%}" if share <= _MOST_SHARE else "too short"
+    if sent_bytes > capacity_bytes * _MOST_SHARE:
+        return "too short"
+    is_full = 0 < sent_bytes - capacity_bytes <= FRAME_BYTES
+    return f"{1 if is_full else sent_bytes / capacity_bytes:.1%}"
 
 
 def _say(line: str) -> None:

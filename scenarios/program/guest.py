@@ -54,7 +54,7 @@ from scenarios.testbed.testbed import Failure, Testbed
 from topologies.fabric.failures import cable
 from topologies.fabric.ports import links_in_grain
 from topologies.linux import make_timers_exact
-from topologies.shaping.classes import classes_of
+from topologies.shaping.classes import WIRE_PER_PAYLOAD, classes_of
 
 _FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
@@ -175,6 +175,7 @@ class Run:
         self._had_controller = True
         self._rates_bps = self._carried_bps()
         self._capacity_bytes = np.zeros(len(self._wan_links))
+        self._collective_runs, self._in_collectives = False, np.zeros((2, len(self._wan_links)))
         self._full = self._was_refused = False
         self._limit = program.processes * len(self._gpus)
         self._tasks_before = self._most_tasks = 0
@@ -402,6 +403,7 @@ class Run:
             due_ns = [next_ns, deadline_ns if signals else None, fault_ns, change_ns, read_ns, start_ns, end_ns]
             until_ns = min(at_ns for at_ns in due_ns if at_ns is not None)
             self._process_events(max(0, until_ns - self._now_ns()) / 1e9)
+            self._note_collectives()
 
     def _end_servers(self, now_ns: int) -> int | None:
         """End the ranks that only wait for ranks which have ended; return when to look at them again, None for never.
@@ -513,15 +515,18 @@ class Run:
         return np.where(down, 0.0, carried_bps)
 
     def _add_capacity(self) -> int:
-        """Add what the WAN links could have carried since the last call to their capacities; return the instant."""
+        """Add what the WAN links could have carried since the last call to their capacities; return the instant. Rates
+        are those of payload, and ports count whole frames, so a capacity is that of full frames."""
         now_ns = self._now_ns()
-        self._capacity_bytes += self._rates_bps * (now_ns - self._since_ns) / 8e9
+        self._capacity_bytes += WIRE_PER_PAYLOAD * self._rates_bps * (now_ns - self._since_ns) / 8e9
         self._since_ns = now_ns
         return now_ns
 
     def end(self) -> dict[str, Any]:
         """Kill the processes that the ranks have left running, and return the fields of the record "over"."""
         self._sample()
+        if self._server is not None and not self._collective_runs:
+            self._emit(in_collectives=self._in_collectives.tolist())
         jobs_error = None
         if self._jobs is not None:
             self._jobs.stop()
@@ -645,6 +650,17 @@ class Run:
     def _sample(self) -> None:
         sent = [now - before for now, before in zip(self._sent_bytes(), self._sent_bytes_before, strict=True)]
         self._emit(at_ns=self._add_capacity(), bytes=sent, capacity_bytes=self._capacity_bytes.tolist())
+
+    def _note_collectives(self) -> None:
+        """Count what WAN links carry, and could carry, while any collective of a script runs."""
+        runs = self._server is not None and self._server.runs()
+        if runs == self._collective_runs:
+            return
+        self._collective_runs = runs
+        self._add_capacity()
+        sent = np.subtract(self._sent_bytes(), self._sent_bytes_before)
+        counted = np.array([sent, self._capacity_bytes], dtype=np.float64)
+        self._in_collectives += -counted if runs else counted
 
     def _sent_bytes(self) -> list[int]:
         return [int(file.read_text()) for file in self._counters]

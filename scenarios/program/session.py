@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO
@@ -101,7 +102,8 @@ class RunState:
     Output is written to files in `folder` at once; by rank, `printed` is its size in bytes, and `last` holds its last
     bytes. By rank too, `ended` is the exit status and the ns since the start; `stopped` are the ranks that were ended
     because they only waited for others, which had ended. `samples` are samples of the WAN links: the ns since the
-    start, and for each link the bytes that it has carried and could have carried. `seen` are the rates that counters of
+    start, and for each link the bytes that it has carried and could have carried; `in_collectives` has the same of the
+    time in which collectives of the script ran, None without any. `seen` are the rates that counters of
     ports have shown, by link, with the ns since the start. `virtual_ns` is the latest virtual
     time known, since the ranks' start, and `lines` counts the records. `events` are those of faults
     (`analysis.statistics.fault_outcomes`), `rounds` has the beginning and the end of each job in ns, by name, and
@@ -115,6 +117,7 @@ class RunState:
     doing: str = "the VM's start"
     links: list[dict[str, Any]] = field(default_factory=list)
     samples: list[tuple[int, list[int], list[float]]] = field(default_factory=list)
+    in_collectives: tuple[list[float], list[float]] | None = None
     seen: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     rounds: list[dict[str, tuple[int, int]]] = field(default_factory=list)
@@ -174,6 +177,9 @@ class RunState:
                 self.stopped.add(line["rank"])
         elif "bytes" in line:
             self.samples.append((line["at_ns"], line["bytes"], line["capacity_bytes"]))
+        elif "in_collectives" in line:
+            sent, possible = line["in_collectives"]
+            self.in_collectives = (sent, possible) if any(possible) else None
         elif "seen" in line:
             self.seen.append((line["at_ns"], line["seen"]))
         elif "deadline_ns" in line:
@@ -380,6 +386,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
                 "link": link["name"],
                 "bytes": state.samples[-1][1][number],
                 "capacity_bytes": state.samples[-1][2][number],
+                **_in_use(state, number),
             }
             for number, link in enumerate(state.links)
             if state.samples
@@ -599,6 +606,23 @@ def _write_last_steps(state: RunState, result: Mapping[str, Any]) -> None:
         bars = script_trace.timeline(shown, [rank["gpu"] for rank in result["ranks"]])
         (state.folder / FIGURES).mkdir(exist_ok=True)
         picture(f"Ranks of a program, {result['mode']}", bars).write(state.folder / FIGURES)
+
+
+def _in_use(state: RunState, link: int) -> dict[str, float | None]:
+    """Return what a link carried and could have carried in the samples in which it carried anything, and while
+    collectives of the script ran (None without any), in bytes."""
+    used_bytes, possible_bytes = 0, 0.0
+    for (_, sent, possible), (_, later_sent, later_possible) in pairwise(state.samples):
+        if later_sent[link] > sent[link]:
+            used_bytes += later_sent[link] - sent[link]
+            possible_bytes += later_possible[link] - possible[link]
+    sent_bytes, capacity_bytes = (None, None) if state.in_collectives is None else state.in_collectives
+    return {
+        "in_use_bytes": used_bytes,
+        "in_use_capacity_bytes": possible_bytes,
+        "in_collectives_bytes": None if sent_bytes is None else sent_bytes[link],
+        "in_collectives_capacity_bytes": None if capacity_bytes is None else capacity_bytes[link],
+    }
 
 
 def links_csv(state: RunState) -> str:

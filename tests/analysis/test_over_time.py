@@ -144,7 +144,13 @@ def test_the_collective_that_a_fault_hit_is_shown_and_a_fault_counts_once(testbe
     run("--engine", "emulation", "--modes", "base,joint", "--collectives", 8, "--set", FAULT % 3, "--out", "out",
         "--no-report")  # fmt: skip
     about = {"engine": "emulation", "setting": 0, "fault": 0, "at_collective": 3, "what": "link s0b0-s1b0 down"}
-    about |= {"detected_s": 0.0, "recovered_s": recovered_s, "cost_s": 0.1, "outcome": "recovered"}
+    about |= {
+        "detected_s": 0.0,
+        "recovered_s": recovered_s,
+        "cost_s": 0.1,
+        "cost_collectives": 0,
+        "outcome": "recovered",
+    }
     rows = [about | {"mode": mode, "collectives_lost": 0, "bytes_again": 9} for mode in ("base", "joint")]
     pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
     for collective, shown in ((None, "3"), (1, "1")):
@@ -227,3 +233,33 @@ def test_a_fault_is_drawn_from_its_instant_to_its_end_on_the_axis(testbeds, cond
     for axes in (times, rates):
         shaded = [patch.get_extents().transformed(axes.transData.inverted()) for patch in axes.patches]
         assert np.allclose([(one.x0, one.x1) for one in shaded], spans)
+
+
+def spans_of(axes):
+    """Return the shaded spans of a panel on its axis, and where lines stand across it."""
+    shaded = [patch.get_extents().transformed(axes.transData.inverted()) for patch in axes.patches]
+    across = [line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 2]
+    return [end for one in shaded for end in (one.x0, one.x1)], across
+
+
+def test_every_lost_attempt_makes_a_fault_shorter_by_a_collective(testbeds):
+    """Of three collectives, two attempts at the first were lost in base, and none in joint."""
+    testbeds(FakeTestbeds())
+    run("--engine", "emulation", "--modes", "base,joint", "--collectives", 8, "--set", FAULT % 3, "--out", "out",
+        "--no-report")  # fmt: skip
+    about = {"engine": "emulation", "setting": 0, "fault": 0, "at_collective": 3, "what": "link s0b0-s1b0 down"}
+    about |= {"detected_s": 0.0, "recovered_s": 0.1, "cost_s": 0.1, "cost_collectives": 0, "bytes_again": 9}
+    rows = [about | {"mode": mode, "outcome": "recovered"} for mode in ("base", "joint")]
+    for lost, spans, dashed in (([2, 0], [2.5, 5.5], [3.5]), ([2, 2], [2.5, 3.5], []), ([3, 3], [2.5, 3.5], [])):
+        table = [row | {"collectives_lost": count} for row, count in zip(rows, lost, strict=True)]
+        pq.write_table(pa.Table.from_pylist(table, SCHEMAS["faults"]), "out/faults.parquet")
+        times, *_ = picture_of()
+        assert spans_of(times) == (pytest.approx(spans), dashed)
+
+
+def test_a_predicted_fault_that_cuts_gpus_off_is_over_once_attempts_have_failed():
+    """A leaf that is down for two collectives: both are attempts at collective 5, and the third one succeeds."""
+    fault = 'fault=[{at="collective 5",what="switch s0l0 down",for="2 collectives"}]'
+    run("--engine", "model", "--modes", "base", "--collectives", 10, "--set", fault, "--out", "out", "--no-report")
+    times, *_ = picture_of()
+    assert spans_of(times) == (pytest.approx([4.5, 5.5]), [])

@@ -53,10 +53,12 @@ def test_steps_of_names_are_points_and_a_quantity_is_the_axis_wherever_it_is_swe
     assert axes.get_xlabel() == "GPUs" and len({*texts}) == 3
 
 
-def test_no_link_is_shown_above_its_rate_and_its_legend_is_outside() -> None:
-    """Counters have the headers of packets, which leave at the link's rate of payload."""
-    at_s = [0.0, 0.01, 0.02, 0.03]
-    sent = [0, 6_000_000, 18_546_000, 31_092_000]  # 100.4 % of 10 Gbit/s from the second sample on
+@pytest.mark.parametrize(("more", "shown"), [(9_014, 100), (50_000, 100.4)])
+def test_a_packet_that_counts_early_is_no_use_but_more_is_never_hidden_and_the_legend_is_outside(
+    more: int, shown: float
+) -> None:
+    at_s, full = [0.0, 0.01, 0.02, 0.03], 12_500_000  # bytes in 10 ms of 10 Gbit/s
+    sent = [0, full // 2, full // 2 + full + more, full // 2 + 2 * (full + more)]
     samples = [(round(t * 1e9), [count], [10e9 * t / 8]) for t, count in zip(at_s, sent, strict=True)]
     rank = {"rank": 0, "gpu": "g0", "status": 0, "end_s": 0.03}
     run = {"run_s": 0.03, "ranks": [rank], "links": [{"link": "s0b0>s1b0"}]}
@@ -64,8 +66,8 @@ def test_no_link_is_shown_above_its_rate_and_its_legend_is_outside() -> None:
     figure.draw_without_rendering()
     above = figure.axes[0]
     (stairs,) = above.patches
-    assert [*stairs.get_data().values] == pytest.approx([48, 100, 100])
-    assert above.get_ylim() == (0, 100)
+    assert [*stairs.get_data().values] == pytest.approx([50, shown, shown])
+    assert above.get_ylim() == (0, pytest.approx(shown))
     assert above.get_legend().get_window_extent().y0 >= above.get_window_extent().y1
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,14 +114,20 @@ def test_the_last_packet_of_a_program_does_not_fill_a_link_many_times() -> None:
 
 
 def test_the_table_of_a_program_has_no_share_for_a_run_shorter_than_its_packets() -> None:
-    counts = [(98, 12.5), (0, 0.0), (5_000, 10_000.0), (10_100, 10_000.0)]
+    counts = [(98, 12.5), (0, 0.0), (500_000, 1e6), (1_009_000, 1e6), (1_010_000, 1e6)]
     links = [
-        {"link": f"link{number}", "bytes": sent, "capacity_bytes": most} for number, (sent, most) in enumerate(counts)
+        {"link": f"link{number}", "bytes": sent, "capacity_bytes": most}
+        | {"in_use_bytes": sent, "in_use_capacity_bytes": most / 1.04}
+        | {"in_collectives_bytes": None, "in_collectives_capacity_bytes": None}
+        for number, (sent, most) in enumerate(counts)
     ]
     result: dict[str, Any] = {"ranks": [], "links": links, "captures": None, "changes": 0, "rerouted": 0}
     result |= {"drops": 0, "run_s": 1e-8, "wall_s": 1.0, "collectives": [], "script_steps": None, "tokens_per_s": None}
     lines = program_command._table(result).splitlines()
-    assert [line.split("  ")[-1].strip() for line in lines[2:6]] == ["too short", "0.0%", "50.0%", "100.0%"]
+    assert lines[1].split("  ")[-1].strip() == "samples with data, of its rate" and "collectives" not in lines[1]
+    shown = [re.split("  +", line.strip())[2:] for line in lines[2:7]]
+    assert [whole for whole, _ in shown] == ["too short", "0.0%", "50.0%", "100.0%", "101.0%"]
+    assert [used for _, used in shown[1:4]] == ["0.0%", "52.0%", "104.9%"]
     assert not any("conditions changed" in line for line in lines)
     lines = program_command._table(result | {"changes": 1}).splitlines()
     assert "conditions changed once, and WAN paths 0 times" in lines

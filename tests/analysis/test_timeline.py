@@ -1,16 +1,25 @@
 """The timeline of a collective: what is outlined, narrow messages, and which of many modes are drawn."""
 
+import csv
+import io
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.figures import timeline
+from analysis.figures import fabric, timeline
+from analysis.figures.__main__ import tasks_of
 from analysis.figures.collective_detail import collectives_of
 from analysis.figures.run_points import configurations_of, points_of
 from analysis.figures.timeline import most_different, outlines
 from analysis.results.reader import open_run
 from scenarios.experiment import command
+from scenarios.policies.conditions import conditions_of
+from scenarios.spec.load import load_scenario
+
+DOWN = '{at="collective 4",what="link s0b0-s1b0 down"}'
+SLOW = '{at="collective 2",what="agent 3 slow 10x"}'
 
 
 @given(
@@ -65,3 +74,38 @@ def test_a_message_that_is_narrower_than_an_edge_is_drawn_in_its_own_colour(tmp_
         width = np.ptp(path.vertices[:, 0]) / drawn.figure.axes[0].get_xlim()[1]
         assert tuple(edge) == tuple(face) if width < 0.005 else True
     assert "number and shade" not in drawn.svg and "Its shade: the rank" in drawn.svg
+
+
+@pytest.mark.parametrize(
+    ("faults", "number", "hit"),
+    [
+        (f"{DOWN},{SLOW}", 2, "agent 3 slow 10x"),
+        (DOWN, 4, "link s0b0-s1b0 down"),
+        ("", 0, ""),
+    ],
+)
+def test_the_first_predicted_collective_that_a_fault_hit_is_shown_with_its_rates(tmp_path, faults, number, hit):
+    """A slow GPU sends at a tenth of the rates drawn, and a link that is down has none. Titles have the ranges from
+    which conditions are drawn, and the longest delay of a WAN link."""
+    links = 'conditions.links={"s0b1>s1b1" = {delay = "100 ms"}}'
+    words = ["--set", f"fault=[{faults}]", "--set", links, "--modes", "base", "--wan-delay", "40 ms", "--no-report"]
+    assert command.run(["--engine", "model", "--collectives", "6", *words, "--out", str(tmp_path / "run")]) == 0
+    found = open_run(tmp_path / "run")
+    configurations = configurations_of(found)
+    points = points_of(found, configurations)
+    of_collective = timeline.picture, fabric.picture
+    pictures = [task() for task in tasks_of(found, configurations, points) if task.func in of_collective]
+    title = " ".join(pictures[0].figure.get_suptitle().split())
+    assert f"collective {number}{hit and f', hit by {hit}'}" in title and len(pictures) == 2
+    for picture in pictures:
+        shown = " ".join(picture.figure.get_suptitle().split())
+        assert shown.count("WAN 40 ms to 100 ms, ") == 1 and shown.count(" ms") == 2
+        assert "WAN 10-100 Gbit/s, 20-200 Gbit/s within sites" in shown
+    (config,) = load_scenario(str(tmp_path / "run/scenario.toml")).configurations()
+    conditions = conditions_of(config)
+    drawn_bps = conditions.drawn.rates_bps(number, 1)[0]
+    rows = {int(row["link"]): row for row in csv.DictReader(io.StringIO(pictures[1].data))}
+    for link in conditions.shared.all:
+        is_down = "down" in hit and {link.src, link.far_end} == {"s0b0", "s1b0"}
+        share = 0.1 if "slow" in hit and link.src == "g3" else 1 - is_down
+        assert int(rows[link.index]["rate_bps"]) == pytest.approx(drawn_bps[link.index] * share, abs=1)

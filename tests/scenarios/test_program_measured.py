@@ -1,6 +1,7 @@
 """Modes with measured ports beside a program: what busy ports show, and the paths that are chosen by it."""
 
 import csv
+import json
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from scenarios.policies.busy_ports import LEAST_BYTES, BusyPorts
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, scenario_of
+from tests.fakes.packets import HEADERS
 from tests.fakes.runs import ended
 
 FRAME = 9014
@@ -280,3 +282,19 @@ def test_a_script_is_planned_by_what_ports_have_shown_until_then_also_if_conditi
     assert len({*taken[:4]}) == len(seen) == 4
     best = max(taken[:4], key=true_bps.__getitem__)
     assert taken[4:] == [best] * 6
+
+
+def test_the_use_of_a_link_is_told_of_the_run_of_samples_with_data_and_of_collectives(tmp_path: Path) -> None:
+    """Ten broadcasts of 20 MB at 10 Gbit/s take 16 ms each, 4 ms before and after it on the link, and 20 ms of idling
+    follow: the link is full for 16 of 24 ms of a collective and of 44 of the run. Samples are 1 ms apart."""
+    text = CONSTANT.replace("reads", "base").partition("[[policy]]")[0].replace("1-10", "10")
+    text = text.replace("[conditions]\n", '[conditions]\nwan_delay = "4 ms"\n')
+    sends = COLLECTIVES.replace("ended_ns=time.monotonic_ns())", "ended_ns=time.monotonic_ns())\n    time.sleep(0.02)")
+    (tmp_path / "base.toml").write_text(f'{text}[program]\nbackend = "longhaul"\nsample = "1 ms"\ncommand = "true"\n')
+    (tmp_path / "mine.py").write_text(sends)
+    command = ("base.toml", "--out", "run", "--exec", f"{sys.executable} mine.py")
+    out, _ = ended(*command, "--json", cwd=tmp_path)
+    (used,) = [one for one in json.loads(out)["links"] if one["bytes"] > 100e6]
+    assert used["in_collectives_bytes"] == pytest.approx(10 * 20e6 * HEADERS, rel=0.01)
+    shares = [used[f"{when}bytes"] / used[f"{when}capacity_bytes"] for when in ("", "in_use_", "in_collectives_")]
+    assert shares == pytest.approx([16 / 44, 0.9, 16 / 24], abs=0.06)

@@ -463,8 +463,9 @@ def test_a_plan_is_sent_to_a_rank_once_and_the_end_on_all_ranks_is_recorded(serv
     run = served()
     for rank in range(2):
         assert run.say(rank, ask="group", group="w", made="a", ranks=[0, 1]) == [{"group": "w", "connect": True}]
+        assert not run.server.runs()
         (answer,) = run.say(rank, **ASK)
-        assert answer["plan"] == 0
+        assert (run.server.runs(), answer["plan"]) == (rank == 1, 0)
         assert answer["content"]["placement"] == [0, 1]
     assert run.say(1, **{**ASK, "number": 1}) == [{"plan": 0, "content": None}]
     assert run.say(0, tell="ended", group="w", number=0, asked_ns=1, begun_ns=5, ended_ns=30) == []

@@ -1,0 +1,224 @@
+"""What each fault of a point cost, in words: measured, or predicted where nothing was measured; seeds are pooled.
+
+The records are the rows of faults.parquet. Those of the engine "model" have the outcome `PREDICTED`: a predicted cost,
+or none, and no times of detection and recovery.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis.results.rows import Point
+from analysis.statistics.contests import Setting, repetitions, shared_words
+from analysis.statistics.intervals import Interval, mean_of_draws
+from topologies.conditions.sampler import ConditionsSpec
+from topologies.errors import list_first
+from topologies.units import format_delay
+
+PREDICTED = "predicted"
+"""The outcome of a fault of a point that was only predicted."""
+UNPREDICTED = "no cost is predicted, as the model has no time of detection, losses or failed attempts"
+_MOST_SEEDS = 4
+_RESOLUTION_S = 1e-9  # of measured times
+_SOON_S = 1e-6  # the shortest time of a recovery that is told
+_DOWN = " down"
+_NOTHING = "about 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultResult:
+    """A fault of a point: its index in the scenario (-1 if no fault was declared), what it was, in which collective,
+    how it ended, after how long it was detected and recovered from, and what it cost; s, None for never or not known.
+
+    `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how many
+    collectives the predicted cost arises, if it is not that of all.
+    """
+
+    fault: int
+    what: str
+    at_collective: int
+    outcome: str
+    detected_s: float | None = None
+    recovered_s: float | None = None
+    cost_s: float | None = None
+    error_s: float | None = None
+    collectives: int | None = None
+
+    @property
+    def words(self) -> str:
+        """The fault in words, such as "agent 1 killed in collective 2: recovered after 12 ms, cost 10.5 ms"."""
+        return FaultCost(results=(self,)).words
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultCost:
+    """The same fault of a point with each of its seeds, which are repetitions; `results` has one for each."""
+
+    results: tuple[FaultResult, ...]
+
+    @property
+    def cost_s(self) -> Interval | None:
+        """The mean cost over the seeds for which it is known, s; None if it is for none. One seed has no interval."""
+        known = [one.cost_s for one in self.results if one.cost_s is not None]
+        return mean_of_draws(np.array(known)) if known else None
+
+    @property
+    def words(self) -> str:
+        """The fault in words, as those of one result, with the mean cost and its interval if there are more."""
+        first = self.results[0]
+        return f"{first.what} in collective {first.at_collective:,}: {self._told}"
+
+    @property
+    def _told(self) -> str:
+        first, is_predicted = self.results[0], self.results[0].outcome == PREDICTED
+        cost = self.cost_words
+        if is_predicted:
+            return UNPREDICTED if cost is None else f"predicted cost {cost}{some_collectives(first.collectives)}"
+        counts = Counter(one.outcome for one in self.results)
+        outcomes = [
+            f"{outcome} with {_seeds(count)}" if len(counts) > 1 else outcome for outcome, count in counts.items()
+        ]
+        after = _after([one.recovered_s for one in self.results if one.recovered_s is not None])
+        return f"{', '.join(outcomes)}{after and f' {after}'}{'' if cost is None else f', cost {cost}'}"
+
+    @property
+    def cost_words(self) -> str | None:
+        """The cost in words, such as "10.5 ms", or the mean over seeds with what is known of it; None if unknown."""
+        mean, known = self.cost_s, [one.cost_s for one in self.results if one.cost_s is not None]
+        if mean is None:
+            return None
+        error_s = max((one.error_s or 0.0 for one in self.results), default=0.0)
+        text = _time(mean.value) if abs(mean.value) > max(error_s, _RESOLUTION_S) else _NOTHING
+        if len(known) == 1:
+            return text + self._why_negative(mean.value) * (text != _NOTHING)
+        alike = max(known) - min(known) <= max(error_s, _RESOLUTION_S)
+        if alike:
+            return f"{text} with each of {_seeds(len(known))}"
+        low, high = (mean.low, mean.high) if not mean.why else (min(known), max(known))
+        ends = f"{_time(low)} to {_time(high)}"
+        if mean.why:
+            return f"{text} on average over {_seeds(len(known))}, which have {ends} ({mean.why})"
+        return f"{text} on average over {_seeds(len(known))} (95 % interval {ends})"
+
+    def _why_negative(self, cost_s: float) -> str:
+        why = ": the other paths happened to be faster" if self.results[0].what.endswith(_DOWN) else ""
+        return f" (negative{why})" if cost_s < 0 else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointCosts:
+    """The faults of a point, pooled over its seeds: what its configurations share in words, their indices, the engine,
+    the mode and what each fault cost."""
+
+    label: str
+    settings: tuple[int, ...]
+    engine: str
+    mode: str
+    faults: tuple[FaultCost, ...]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return an object for each fault."""
+        return [
+            {
+                "engine": self.engine,
+                "settings": list(self.settings),
+                "mode": self.mode,
+                "fault": one.results[0].fault,
+                "what": one.results[0].what,
+                "at_collective": one.results[0].at_collective,
+                "seeds": len(one.results),
+                "mean_cost_s": None if cost is None else cost.value,
+                "cost_low_s": None if cost is None or cost.why else cost.low,
+                "cost_high_s": None if cost is None or cost.why else cost.high,
+                "collectives": one.results[0].collectives,
+            }
+            for one in self.faults
+            for cost in (one.cost_s,)
+        ]
+
+
+def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[FaultResult, ...]]:
+    """Return the faults of each point, in the order of the records, which have the columns of FAULTS."""
+    found = dict[Point, tuple[FaultResult, ...]]()
+    for record in records:
+        point = Point(record["engine"], record["setting"], record["mode"])
+        values: dict[str, Any] = {name: record[name] for name in ("fault", "what", "at_collective", "outcome")}
+        for name in ("detected_s", "recovered_s", "cost_s"):
+            value = record[name]
+            values[name] = None if value is None or math.isnan(value) else value
+        values["collectives"] = record["cost_collectives"] or None
+        found[point] = (*found.get(point, ()), FaultResult(**values))
+    return found
+
+
+def told(faults: Mapping[Point, Sequence[FaultResult]]) -> dict[Point, Sequence[FaultResult]]:
+    """Return the faults that are told: predicted ones only of points that were not measured."""
+    measured = {(point.setting, point.mode) for point, here in faults.items() if here and point.engine != "model"}
+    return {
+        point: here
+        for point, here in faults.items()
+        if here and (point.engine != "model" or (point.setting, point.mode) not in measured)
+    }
+
+
+def pooled_costs(settings: Sequence[Setting], faults: Mapping[Point, Sequence[FaultResult]]) -> list[PointCosts]:
+    """Return the faults that are told, of points that differ only in the seed as one, in the order of settings."""
+    shown, found = told(faults), list[PointCosts]()
+    for engine in dict.fromkeys(point.engine for point in shown):
+        for group in repetitions(settings):
+            for mode in dict.fromkeys(mode for one in group for mode in one.modes):
+                here = [one for one in group if shown.get(Point(engine, one.index, mode))]
+                alike: dict[tuple[int, str, int], list[FaultResult]] = {}
+                for one in here:
+                    for fault in shown[Point(engine, one.index, mode)]:
+                        alike.setdefault((fault.fault, fault.what, fault.at_collective), []).append(fault)
+                if here:
+                    label = shared_words([one.label for one in here])
+                    found.append(
+                        PointCosts(
+                            label=f"{label}, {_seeds(len(here))}" if len(here) > 1 else label,
+                            settings=tuple(one.index for one in here),
+                            engine=engine,
+                            mode=mode,
+                            faults=tuple(FaultCost(results=tuple(results)) for results in alike.values()),
+                        )
+                    )
+    return found
+
+
+def chance(conditions: Iterable[tuple[ConditionsSpec, int]]) -> str:
+    """Return whether costs depend on chance, given conditions with their seeds; "" if no rates are drawn at random."""
+    seeds = sorted({seed for spec, seed in conditions if 1 < spec.rate_ratio < math.inf})
+    if not seeds:
+        return ""
+    if len(seeds) == 1:
+        return f"rates are drawn at random, and this is one draw (seed {seeds[0]}): other seeds have other costs"
+    return f"rates are drawn at random, once with each seed ({list_first([*map(str, seeds)], _MOST_SEEDS)})"
+
+
+def some_collectives(count: int | None) -> str:
+    """Return in which collectives a predicted cost arises, if it is not that of all."""
+    return "" if count is None else f" in the first {count:,} collectives that it hits"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count > 1)}"
+
+
+def _time(seconds: float) -> str:
+    """Return a time with four digits, in a unit that shows it."""
+    return f"-{_time(-seconds)}" if seconds < 0 else format_delay(float(f"{seconds:.4g}"))
+
+
+def _after(times_s: Sequence[float]) -> str:
+    """Return after what time, or what times, faults were recovered from."""
+    if not times_s:
+        return ""
+    if max(times_s) < _SOON_S:
+        return f"within {_time(_SOON_S)}"
+    least, most = _time(max(min(times_s), _SOON_S)), _time(max(times_s))
+    return f"after {most}" if least == most else f"after {least} to {most}"

@@ -1,0 +1,74 @@
+"""No two lines or bars of a figure look the same, however many there are."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from analysis.figures import busbw, program
+from analysis.figures.style import MODE_STYLES, ModeStyle, line_style, name_modes, value_styles
+
+ALGORITHMS = [
+    "ring",
+    "tree",
+    "double-tree",
+    "bruck",
+    "halving-doubling",
+    "chain",
+    "hierarchical",
+    "hierarchical-direct",
+    "direct",
+]
+
+
+def looks(lines: Iterable[Any], *names: str) -> set[str]:
+    """Return how these lines look, by the getters of Matplotlib's artists."""
+    return {repr([getattr(one, f"get_{name}")() for name in names]) for one in lines}
+
+
+def own_looks(styles: Iterable[ModeStyle]) -> tuple[set[str], set[str]]:
+    """Return how lines without markers, and how bars, of these styles look."""
+    styles = list(styles)
+    return {f"{one.colour} {one.line} {one.width}" for one in styles}, {f"{one.colour} {one.hatch}" for one in styles}
+
+
+def test_lines_differ_in_colour_then_in_dashes_and_markers() -> None:
+    styles = [line_style(index) for index in range(100)]
+    unmarked = [{key: value for key, value in one.items() if key != "marker"} for one in styles]
+    assert len({*map(repr, unmarked)}) == 100
+    assert len({one["color"] for one in styles[:12]}) == len({one["marker"] for one in styles[:12]}) == 12
+    assert all(one["linestyle"] == "-" for one in styles[:12]) and styles[12]["linestyle"] != "-"
+
+
+@pytest.mark.parametrize("count", [5, 20, 60])
+def test_values_and_policies_differ_as_lines_and_as_bars(count: int) -> None:
+    names = [f"value {number}" for number in range(count)]
+    assert [len(one) for one in own_looks(value_styles(names).values())] == [count] * 2
+    name_modes(names)
+    try:
+        assert [len(one) for one in own_looks(MODE_STYLES.values())] == [count + 4] * 2
+    finally:
+        name_modes([])
+
+
+def test_no_two_algorithms_of_the_bus_bandwidth_share_a_colour() -> None:
+    rows = [
+        busbw.Row(algorithm, "base", size, size * (2.0 + number), measured=False)
+        for number, algorithm in enumerate(ALGORITHMS)
+        for size in (1000, 2000)
+    ]
+    figure = busbw.picture("AllReduce", rows).figure
+    assert len(looks(figure.axes[0].lines, "color")) == len(ALGORITHMS)
+    assert len(looks(figure.legends[0].get_lines(), "color", "marker")) == len(ALGORITHMS)
+
+
+def test_no_two_links_of_a_program_look_the_same() -> None:
+    count = 64
+    samples = [(at_ns, [at_ns // 100] * count, [at_ns / 10] * count) for at_ns in (0, 10**7, 2 * 10**7)]
+    run = {
+        "run_s": 0.02,
+        "ranks": [{"rank": 0, "gpu": "g0", "status": 0, "end_s": 0.02}],
+        "links": [{"link": f"R{number}>R{number + 1}"} for number in range(count)],
+    }
+    patches = program.picture(run, samples).figure.axes[0].patches
+    assert len(looks(patches, "edgecolor", "linestyle", "linewidth")) == count
