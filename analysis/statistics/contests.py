@@ -2,7 +2,8 @@
 
 With several modes, the modes of each configuration compete. With one mode, the values of swept keys do: those that
 somebody can choose (an algorithm, a routing, the number of pieces) at each combination of the others (sizes, delays,
-rates), or all of them if there are only others. Seeds never compete: they repeat each alternative, and are pooled.
+rates), or all of them if there are only others. Different work is no rivalry: sizes and kinds of collectives are set
+side by side, and jobs are left to `job_times`. Seeds never compete: they repeat each alternative, and are pooled.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -10,7 +11,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from analysis.statistics.intervals import Series, pooled
+from analysis.statistics.jobs_in_words import JOINED, Job, told_apart
 
+JOBS = "job"
+"""The key of the jobs of a round."""
 MODE = "mode"
 """The name of the modes among what can be a baseline, beside keys of the scenario."""
 
@@ -23,6 +27,11 @@ _CHOICES = (
     *("transport.", "te.", "training.", "control.", "admission."),
 )
 """The keys, or the tables, whose values somebody chooses; those of other keys are given."""
+_WORK = (
+    *(JOBS, "collective.kind", "collective.chunk", "collective.size"),
+    *(f"training.{name}" for name in ("activations", "gradient_size", "forward", "backward", "weights", "held")),
+)
+"""The keys whose values are different work."""
 
 
 SEED = "run.seed"
@@ -42,7 +51,8 @@ class Value(NamedTuple):
 class Setting:
     """A configuration among the others of its sweep: its index and label, the values of swept keys, and its modes.
 
-    `baseline` has the values, in words, of the keys (and of MODE) whose baseline the user has chosen.
+    `baseline` has the values, in words, of the keys (and of MODE) whose baseline the user has chosen. `jobs` are the
+    jobs of its rounds.
     """
 
     index: int
@@ -51,6 +61,7 @@ class Setting:
     at: tuple[Value, ...]
     modes: tuple[str, ...]
     baseline: Mapping[str, str]
+    jobs: tuple[Job, ...] = ()
 
 
 class Place(NamedTuple):
@@ -66,8 +77,9 @@ class Contest:
 
     `seeds` are the seeds in words, ("",) if none were swept. `at` are the values of the swept keys by which contests
     differ, and `label` is what all alternatives share. `is_choice` tells that somebody can choose among the
-    alternatives, `key` the one key whose values they are (or MODE), and `numbers` are their coordinates if they are
-    quantities.
+    alternatives, `is_named` that the user has named the baseline, `key` the one key whose values they are (or MODE),
+    and `numbers` are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which
+    none is better.
     """
 
     label: str
@@ -76,6 +88,8 @@ class Contest:
     places: Mapping[str, Mapping[str, Place]]
     baseline: str
     is_choice: bool
+    is_named: bool = False
+    is_rivalry: bool = True
     key: str | None = None
     numbers: Mapping[str, float] | None = None
 
@@ -87,8 +101,9 @@ class Contest:
     @property
     def where(self) -> str:
         """What the alternatives share, in words, and how many seeds they have."""
-        known = self.label.split(", ")
-        at = [value.words for value in self.at if value.words not in known] if self.key != MODE else []
+        known = {*self.label.split(", ")}
+        values = () if self.key == MODE else self.at
+        at = [value.words for value in values if value.key != JOBS and not {*value.words.split(JOINED)} <= known]
         return ", ".join(filter(None, [self.label, *at, f"{len(self.seeds)} seeds" * (len(self.seeds) > 1)]))
 
     @property
@@ -121,17 +136,18 @@ class Contest:
 
 def is_choice(key: str) -> bool:
     """Return whether somebody chooses the value of a key, rather than being given it."""
-    return key in _CHOICES or key.startswith(tuple(one for one in _CHOICES if one.endswith(".")))
+    return key not in _WORK and (key in _CHOICES or key.startswith(tuple(one for one in _CHOICES if one.endswith("."))))
 
 
 def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
-    """Return the contests of a run's configurations, in their order; none if there is a single point."""
-    varied = _varied(settings)
+    """Return the contests of a run's configurations, in their order; none if there is a single point, or if nothing
+    that competes differs but their jobs."""
+    varied, settings = varied_keys(settings), with_short_tables(settings)
     if len({mode for one in settings for mode in one.modes}) > 1:
         return tuple(_of_modes(group, varied) for group in repetitions(settings) if len(_modes_of(group)) > 1)
-    if not varied:
-        return ()
     chosen = {key for key in varied if is_choice(key)}
+    if not varied or (not chosen and JOBS in varied):
+        return ()
     if not chosen:
         return (_of_values(settings, varied, is_choice=False),)
     groups: dict[tuple[str, ...], list[Setting]] = {}
@@ -188,7 +204,31 @@ def baselines_of(settings: Sequence[Setting]) -> dict[Place, tuple[str, Place]]:
     }
 
 
-def _varied(settings: Iterable[Setting]) -> set[str]:
+def with_short_tables(settings: Sequence[Setting]) -> list[Setting]:
+    """Return configurations in which the words of swept tables tell only what not all of them have."""
+    short: dict[str, dict[str, str]] = {JOBS: dict(zip(*_jobs_in_short(settings), strict=True))}
+    for key in {value.key for one in settings for value in one.at} - {JOBS}:
+        words = list(dict.fromkeys(value.words for one in settings for value in one.at if value.key == key))
+        entries = [one.split(JOINED) for one in words]
+        apart = [[each for each in one if any(each not in other for other in entries)] for one in entries]
+        if any(len(one) > 1 for one in entries) and all(apart):
+            short[key] = {one: JOINED.join(left) for one, left in zip(words, apart, strict=True)}
+    return [
+        replace(
+            one,
+            at=tuple(value._replace(words=short.get(value.key, {}).get(value.words, value.words)) for value in one.at),
+        )
+        for one in settings
+    ]
+
+
+def _jobs_in_short(settings: Sequence[Setting]) -> tuple[list[str], list[str]]:
+    """Return the words of the jobs of configurations in which they are swept: as they are, and in short."""
+    words = [(value.words, one.jobs) for one in settings for value in one.at if value.key == JOBS]
+    return [each for each, _ in words], told_apart([jobs for _, jobs in words]) if words else []
+
+
+def varied_keys(settings: Iterable[Setting]) -> set[str]:
     """Return the keys that have several values, except for the seed."""
     values: dict[str, set[str]] = {}
     for one in settings:
@@ -211,6 +251,7 @@ def _of_modes(group: Sequence[Setting], varied: set[str]) -> Contest:
         places={mode: {_seed(one): Place(one.index, mode) for one in group if mode in one.modes} for mode in modes},
         baseline=wanted if wanted in modes else modes[0],
         is_choice=True,
+        is_named=MODE in first.baseline,
         key=MODE,
     )
 
@@ -237,6 +278,8 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         places=places,
         baseline=_baseline(named, keys),
         is_choice=is_choice,
+        is_named=any(key in group[0].baseline for key in keys),
+        is_rivalry=keys.isdisjoint(_WORK),
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
     )

@@ -42,7 +42,7 @@ MIN_DIFFERENT = 10
 gain from fewer could be an accident."""
 
 FEW, FEW_BLOCKS = "too few collectives for an interval", "too few independent blocks of collectives for an interval"
-ALIKE = "the modes differ in too few collectives for an interval"
+ALIKE = "times differ in too few collectives for an interval"
 HEAVY = "too few collectives for an interval, as the slowest conditions are rare"
 ONE_DRAW = "no interval, as all rounds have the same draw of background traffic, and other draws would differ"
 """Why there is no interval."""

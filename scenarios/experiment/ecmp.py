@@ -10,9 +10,9 @@ from statistics import median
 
 import numpy as np
 
-from analysis.statistics.answer import fixed
 from analysis.statistics.contests import Setting, repetitions
 from analysis.statistics.intervals import Interval, Series, gain, pooled, series_of
+from analysis.statistics.number_words import fixed
 from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.prediction import plan_of
