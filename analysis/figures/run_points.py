@@ -19,7 +19,7 @@ import pandas as pd
 from analysis.figures.style import MODE_STYLES, ModeStyle, name_modes, value_styles
 from analysis.figures.swept_axis import SweptAxis, swept_axis
 from analysis.results.reader import Run
-from analysis.statistics.contests import JOBS, NAMES, Setting, Value, is_choice
+from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
 from analysis.statistics.jobs_in_words import all_words_of, told_apart, words_of
 from analysis.statistics.number_words import COLLECTIVE_NAMES
@@ -149,9 +149,10 @@ class Configuration:
     ring AllGather. `classes` are the classes of flows in the order in which WAN links serve them, if any. `admission`
     has the outcomes of its transfers (`scenarios.spec.admission`). `further` has the keys in words that are neither
     swept nor at their defaults, beyond sizes, GPUs and the WAN. `told` has the values of swept keys in words by which
-    the run's configurations are told apart. `jobs` has the name and the start of each job, and
-    for a training job the range of its transfers, its positions and what each of them computes. `rounds_differ`:
-    background traffic was drawn for every round, and `schedule` is that of the first; earlier versions drew it once.
+    the run's configurations are told apart, and `hashed` are the modes whose flows ECMP's hash spreads. `jobs` has the
+    name and the start of each job, and for a training job the range of its transfers, its positions and what each of
+    them computes. `rounds_differ`: background traffic was drawn for every round, and `schedule` is that of the first;
+    earlier versions drew it once.
     """
 
     index: int
@@ -168,6 +169,7 @@ class Configuration:
     baseline: Mapping[str, str] = field(default_factory=dict)
     further: tuple[str, ...] = ()
     told: Mapping[str, str] = field(default_factory=dict)
+    hashed: tuple[str, ...] = ()
 
     def words(self, key: str) -> str:
         """Return the value of a key in words; of two configurations that differ in it, they differ."""
@@ -301,7 +303,7 @@ def configurations_of(run: Run) -> list[Configuration]:
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
         about["rounds_differ"] = stored.get("rounds_differ") is True
         about |= {"at": _values_at(stored), "baseline": stored.get("baseline") or {}}
-        about["further"] = tuple(stored.get("further", ()))
+        about |= {"further": tuple(stored.get("further", ())), "hashed": tuple(stored.get("hashed", ()))}
         configurations.append(Configuration(index=index, label=label, **about))
     told = {key: _told(key, [one.value(key) for one in configurations]) for key in _swept(configurations)}
     return [replace(one, told={key: words[one.index] for key, words in told.items()}) for one in configurations]
@@ -330,7 +332,7 @@ def _values_at(stored: Mapping[str, Any]) -> tuple[Value, ...]:
     if at is None:
         return tuple(Value(key, words(key, value), number_of(key, value)) for key, value in stored["swept"].items())
     return tuple(
-        Value(key, re.sub(r"(?<=\d )us\b", "µs", text), None if key in NAMES else number) for key, text, number in at
+        Value(key, re.sub(r"(?<=\d )us\b", "µs", text), None if key in SEEDS else number) for key, text, number in at
     )
 
 
@@ -420,6 +422,7 @@ def settings_of(points: Points) -> list[Setting]:
             modes=tuple(sorted(found[index], key=_order_of(one, order))),
             baseline=one.baseline,
             jobs=tuple(one.values.get("job") or ()),
+            hashed=one.hashed,
         )
         for index in sorted(found)
     ]
@@ -580,7 +583,7 @@ def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
 
     def rank(key: str) -> tuple[int, ...]:
         is_quantity, is_line = number_of(key, first.value(key)) is not None, has_one_mode and is_choice(key)
-        return not is_quantity, is_line and not is_quantity, key in NAMES, -axes[key], is_line
+        return not is_quantity, is_line and not is_quantity, key in SEEDS, -axes[key], is_line
 
     is_chunk = first.values.get("collective.size") is None
     across, *others = sorted(axes, key=rank) or ["collective.chunk" if is_chunk else "collective.size"]
@@ -627,7 +630,7 @@ def number_of(key: str, value: Any) -> float | None:
     is_rate = key.endswith("_rate") and isinstance(value, list) and value[:1] * 2 == value
     number = value[0] if is_rate else plain(key, value)
     is_quantity = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
-    return float(number) if is_quantity and key not in NAMES else None
+    return float(number) if is_quantity and key not in SEEDS else None
 
 
 def plain(key: str, value: Any) -> Any:

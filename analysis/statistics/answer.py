@@ -12,10 +12,14 @@ from analysis.statistics.contests import (
     MODE,
     Contest,
     Place,
+    Repetition,
     Setting,
     contests_of,
     named_by_routing,
+    pooled_by_seeds,
+    repetition_of,
     repetitions,
+    seeds_words,
     shared_words,
 )
 from analysis.statistics.intervals import (
@@ -23,7 +27,6 @@ from analysis.statistics.intervals import (
     Interval,
     Series,
     gain_through,
-    pooled,
     shared,
     summarise,
 )
@@ -78,13 +81,13 @@ class Verdict:
 class Measured:
     """The times of the alternatives of a contest, by name, and whether they were measured instead of predicted.
 
-    Each alternative has at least so many `collectives` with each of `seeds` seeds.
+    Each alternative has at least so many `collectives` with each of `seeds`, in words.
     """
 
     contest: Contest
     times: Mapping[str, Series]
     is_measured: bool
-    seeds: int
+    repetitions: tuple[Repetition, ...]
     collectives: int
 
 
@@ -108,8 +111,10 @@ def answer(
     count = sum(len(one.times) - 1 for one in contests)
     verdicts = [verdict_of(one.contest, one.times, comparisons=count) for one in contests]
     if not all(one.contest.is_rivalry for one in contests):
-        return f"{_compared(contests)}: {'; '.join(map(_side_by_side, verdicts))}. {of_jobs}".strip()
-    return f"{_compared(contests)}: {_outcomes(verdicts)}{_together(verdicts, count)}. {of_jobs}".strip()
+        means = "; ".join(map(_side_by_side, verdicts))
+        return f"{_compared(contests)}: {means}{_hash_doubt(contests)}. {of_jobs}".strip()
+    doubts = f"{_together(verdicts, count)}{_hash_doubt(contests)}"
+    return f"{_compared(contests)}: {_outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
 
 def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: int = 1) -> Verdict:
@@ -167,7 +172,7 @@ def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> 
                     contest=contest,
                     times=contest.times(here),
                     is_measured=engine == "emulation",
-                    seeds=len({number for by_seed in places.values() for number in by_seed}),
+                    repetitions=tuple({one for by_seeds in places.values() for one in by_seeds}),
                     collectives=min(
                         here[place].number.size for by_seed in places.values() for place in by_seed.values()
                     ),
@@ -183,21 +188,25 @@ def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
         by_place[place] = engine, series
     parts = []
     for group in repetitions(settings):
-        here = [(one.index, by_place[place]) for one in group for place in by_place if place.setting == one.index]
+        here = [(one, by_place[place]) for one in group for place in by_place if place.setting == one.index]
         if not here:
             continue
-        mode = next(place.mode for place in by_place if place.setting == here[0][0])
-        mean_s = summarise(pooled({number: series for number, (_, (_, series)) in enumerate(here)})).mean_s
+        mode = next(place.mode for place in by_place if place.setting == here[0][0].index)
+        seeded = [repetition_of(one) for one, _ in here]
+        times_s = dict(zip(seeded, (series for _, (_, series) in here), strict=True))
+        mean_s = summarise(pooled_by_seeds(times_s, seeded)).mean_s
         count = counted(
             [group[0].kind],
             [series.number.size for _, (_, series) in here],
             [engine == "emulation" for _, (engine, _) in here],
-            seeds=len(here),
+            seeds=seeds_words(seeded),
             each=False,
         )
         label = shared_words([one.label for one in group])
+        hashed = [mode] if any(mode in one.hashed for one in group) else []
+        doubt = _one_hash(hashed, [mode], seeded)
         mean = f"a mean of {milliseconds(mean_s.value)} ms{interval_words(mean_s, 1e3, ' ms')}"
-        parts.append(f"{label}: {mean} in {mode} over {count}")
+        parts.append(f"{label}: {mean} in {mode} over {count}{doubt}")
     what = "no mode to compare it with" if len(parts) == 1 else "these differ in no value that could be compared"
     return f"{list_first(parts, _MAX_NAMES, separator='; ')}; {what}."
 
@@ -210,7 +219,7 @@ def _compared(contests: Sequence[Measured]) -> str:
         [one.contest.kind for one in contests],
         [one.collectives for one in contests],
         [one.is_measured for one in contests],
-        seeds=min(one.seeds for one in contests),
+        seeds=min((seeds_words(one.repetitions) for one in contests), key=len),
     )
     where = contests[0].contest.label if len(contests) == 1 else f"{len(contests)} configurations"
     mode = {place.mode for one in contests for place in one.contest.all_places}
@@ -246,6 +255,21 @@ def _side_by_side(verdict: Verdict) -> str:
         return f"the mean is {'; '.join(map(', '.join, zip(told, words, strict=True)))}"
     most, along = 2 * _MAX_NAMES, _along(verdict).removeprefix("; ")
     return along if len(told) > most and along else f"the mean is {list_all(told)}"
+
+
+def _hash_doubt(contests: Sequence[Measured]) -> str:
+    """Return which alternatives were measured with one seed of ECMP's hash, of whose effect they tell nothing."""
+    hashed = list(dict.fromkeys(name for one in contests for name in one.times if name in one.contest.hashed))
+    names = list(dict.fromkeys(name for one in contests for name in one.times))
+    return _one_hash(hashed, names, [each for one in contests for each in one.repetitions])
+
+
+def _one_hash(hashed: Sequence[str], names: Sequence[str], repetitions: Sequence[Repetition]) -> str:
+    if not hashed or len({one.hash_seed for one in repetitions}) > 1:
+        return ""
+    what = "this" if len(names) == 1 else list_all(hashed) if len(hashed) <= _MAX_NAMES else "what ECMP spreads"
+    has = "all have" if len(hashed) == len(names) > 1 else f"{what} {'has' if len(hashed) == 1 else 'have'}"
+    return f"; {has} one draw of ECMP's hash (fabric.hash_seed): intervals do not cover others"
 
 
 def _together(verdicts: Sequence[Verdict], count: int) -> str:
@@ -383,10 +407,10 @@ def _longer(group: Sequence[Verdict]) -> str:
     same numbers."""
     if any(one.below is not None or not (one.contest.is_choice or one.contest.is_named) for one in group):
         return ""
-    over = {one.next: one.over_baseline[one.next] for one in group if one.next in one.over_baseline}
-    gains = [one.over_baseline[one.next] for one in group if one.next in one.over_baseline]
+    over = [(name, one.over_baseline[name]) for one in group if (name := one.next or "") in one.over_baseline]
+    names, gains = list(dict.fromkeys(name for name, _ in over)), [each for _, each in over]
     longer = [replace(one, value=-one.value, low=-one.high, high=-one.low) for one in gains]
-    then = f"{next(iter(over))}, the next," if len(over) == 1 else "the next"
+    then = f"{names[0]}, the next," if len(names) == 1 else "the next"
     return f"{then} takes {_shares(longer, 'longer')}" if longer else ""
 
 

@@ -7,12 +7,14 @@ from analysis.statistics.contests import (
     JOBS,
     Place,
     Setting,
+    pooled_by_seeds,
+    repetition_of,
     repetitions,
     shared_words,
     varied_keys,
     with_short_tables,
 )
-from analysis.statistics.intervals import Floats, Interval, Series, gain, pooled
+from analysis.statistics.intervals import Floats, Interval, Series, gain
 from analysis.statistics.jobs_in_words import (
     BACKGROUND,
     JOINED,
@@ -91,13 +93,14 @@ def _rounds(
     """Yield the configurations that have times of an engine, pooled over seeds, without those of background jobs."""
     for group in repetitions(with_short_tables(settings)):
         first = group[0]
+        seeded = [repetition_of(one) for one in group]
         places = [(engine, Place(one.index, one.modes[0])) for one in group]
-        known = [times[place] for place in places if place in times]
+        known = {one: times[place] for one, place in zip(seeded, places, strict=True) if place in times}
         waited_for = [str(job["name"]) for job in first.jobs if job.get("kind") != BACKGROUND]
         found = {
-            name: pooled({number: of_seed[name] for number, of_seed in enumerate(known)})
+            name: pooled_by_seeds({one: of_seed[name] for one, of_seed in known.items()}, seeded)
             for name in waited_for
-            if known and all(name in of_seed for of_seed in known)
+            if known and all(name in of_seed for of_seed in known.values())
         }
         elsewhere = [value.words for value in first.at if value.key in varied - {JOBS}]
         if found:
@@ -111,7 +114,7 @@ def _least(rounds: Sequence[_Rounds]) -> int:
 def _head(names: Sequence[str], rounds: Sequence[_Rounds], engine: str) -> str:
     """Return which jobs the sentence is about, over how many rounds, and where."""
     sizes = [series.number.size for one in rounds for series in one.times.values()]
-    number = counted(["jobs"], sizes, [engine == "emulation"], seeds=1, each=len(rounds) > 1)
+    number = counted(["jobs"], sizes, [engine == "emulation"], each=len(rounds) > 1)
     several = f" in {len(rounds)} configurations" if len(rounds) > 1 else ""
     where = shared_words([one.setting.label for one in rounds])
     return f"{list_all(names)}{several} over {number} in {rounds[0].setting.modes[0]}, {where}"

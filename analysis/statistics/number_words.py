@@ -27,7 +27,7 @@ _MAX_DIGITS = 6
 
 
 def counted(
-    kinds: Sequence[str], counts: Sequence[int], measured: Sequence[bool], *, seeds: int, each: bool = True
+    kinds: Sequence[str], counts: Sequence[int], measured: Sequence[bool], *, seeds: str = "", each: bool = True
 ) -> str:
     """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"; of several seeds
     "3 seeds of 20 AllGathers each (measured)"."""
@@ -36,7 +36,7 @@ def counted(
     names = {COLLECTIVE_NAMES.get(kind, "collective") for kind in kinds}
     name = names.pop() if len(names) == 1 else "collective"
     plural = "" if max(counts) == 1 else "s"
-    of_seeds = f"{seeds} seeds of " if seeds > 1 else ""
+    of_seeds = f"{seeds} of " if seeds else ""
     return f"{of_seeds}{number} {name}{plural}{' each' if each or of_seeds else ''} ({list_all(list(engines))})"
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, Protocol
 
-from analysis.statistics.contests import JOBS, MODE, NAMES, SEED, Setting, Value
+from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value
 from analysis.statistics.jobs_in_words import JOINED, words_of
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
@@ -76,6 +76,8 @@ class Configuration(Protocol):
     def kinds(self) -> Set[str]: ...
     @property
     def label(self) -> str: ...
+    @property
+    def hashed_modes(self) -> tuple[str, ...]: ...
     def value(self, key: str) -> Any: ...
 
 
@@ -116,6 +118,7 @@ def setting_of(index: int, config: Configuration) -> Setting:
         kind="jobs" if config.jobs else config.collective.kind,
         at=tuple(Value(key, value_words(key, value), _number(key, value)) for key, value in config.at),
         jobs=tuple(job.written() for job in config.jobs),
+        hashed=config.hashed_modes,
         modes=config.run.modes,
         baseline=baseline_of(config),
     )
@@ -136,8 +139,8 @@ def baseline_of(config: Configuration) -> dict[str, str]:
 
 def _key_of(name: str, swept: Mapping[str, Any]) -> str:
     found = [key for key in (MODE, *swept) if name in (key, key.rpartition(".")[2])]
-    allowed = ", ".join((MODE, *(key for key in swept if key != SEED)))
-    if found == [SEED]:
+    allowed = ", ".join((MODE, *(key for key in swept if key not in SEEDS)))
+    if len(found) == 1 and found[0] in SEEDS:
         raise ValueError(f"{name!r} has no baseline, as seeds are repetitions; allowed: {allowed}")
     if len(found) != 1:
         raise ValueError(f"{name!r} is {'not swept' if not found else 'not clear'}; allowed: {allowed}")
@@ -216,7 +219,7 @@ def _number(key: str, value: Any) -> float | None:
     or the age of knowledge."""
     if isinstance(value, Knowledge):
         return value.age
-    if isinstance(value, bool) or key in NAMES:
+    if isinstance(value, bool) or key in SEEDS:
         return None
     if isinstance(value, int | float):
         return float(value)

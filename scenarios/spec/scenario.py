@@ -293,6 +293,12 @@ class Scenario:
         """The configuration in words, with every key that is not at its default (`labels.label_of`)."""
         return label_of(self, DEFAULTS)
 
+    @property
+    def hashed_modes(self) -> tuple[str, ...]:
+        """The modes whose flows between sites ECMP's hash spreads: those that choose no paths."""
+        is_spread = self.fabric.routing == "ecmp" and len(self.fabric.gpus_per_site) > 1
+        return tuple(mode for mode in self.run.modes if is_spread and not self.mode(mode).reroutes)
+
     @cached_property
     def columns(self) -> Mapping[str, Any]:
         """The columns that results have for swept values, in addition to those that all results have."""

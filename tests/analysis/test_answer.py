@@ -38,6 +38,14 @@ def seed(number):
     return Value("run.seed", f"seed {number}")
 
 
+def hash_seed(number):
+    return Value("fabric.hash_seed", f"hash seed {number}")
+
+
+def routing(name):
+    return Value("fabric.routing", name)
+
+
 def gpus(number):
     return Value("fabric.gpus", f"{number} GPUs", number)
 
@@ -46,7 +54,7 @@ def noisy(mean_s, seed, count=400):
     return mean_s * np.random.default_rng(seed).uniform(0.9, 1.1, count)
 
 
-def settings_of(cases, baseline):
+def settings_of(cases, baseline, hashed=()):
     return [
         Setting(
             index=index,
@@ -55,12 +63,13 @@ def settings_of(cases, baseline):
             at=tuple(at),
             modes=tuple(means),
             baseline=baseline,
+            hashed=hashed if Value("fabric.routing", "single") not in at else (),
         )
         for index, (at, means) in enumerate(cases)
     ]
 
 
-def said(cases, *, baseline=None, count=400, engine="model"):
+def said(cases, *, baseline=None, count=400, engine="model", hashed=()):
     """Return the answer to cases, each of them swept values and a mean, or times, by mode.
 
     Means belong to times that are proportional to each other, so that a gain is the same in every collective.
@@ -71,7 +80,7 @@ def said(cases, *, baseline=None, count=400, engine="model"):
         for mode, mean in means.items():
             completion_s = mean if isinstance(mean, np.ndarray) else mean * luck
             times[engine, Place(index, mode)] = Series(np.arange(completion_s.size), completion_s)
-    return answer(settings_of(cases, baseline or {}), times)
+    return answer(settings_of(cases, baseline or {}, hashed), times)
 
 
 ALIKE = "(the same in every collective)"
@@ -319,6 +328,53 @@ def test_each_case_of_the_answer_has_its_sentence(cases, sentence):
 )
 def test_the_answer_begins_with_what_was_compared(cases, options, beginning):
     assert said(cases, **options).startswith(beginning)
+
+
+ONE_HASH = "one draw of ECMP's hash (fabric.hash_seed): intervals do not cover others."
+HASHED = {"base": 1.0, "ccl": 0.9, "wan": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("cases", "hashed", "parts"),
+    [
+        pytest.param([([], HASHED)], ("base", "ccl"), [f"; base and ccl have {ONE_HASH}"], id="modes"),
+        pytest.param([([], {"base": 1.0, "wan": 0.8})], ("base",), [f"; base has {ONE_HASH}"], id="base alone"),
+        pytest.param([([], {"base": 1.0})], ("base",), [f"(timing model); this has {ONE_HASH[:-1]}; no "], id="alone"),
+        pytest.param(RING, ("base",), [f"; all have {ONE_HASH}"], id="algorithms over ECMP"),
+        pytest.param(
+            [([routing(name)], {"base": s}) for name, s in (("single", 1.0), ("ecmp", 0.5))],
+            ("base",),
+            ["ecmp is fastest, 50.0 % below single", f"; ecmp has {ONE_HASH}"],
+            id="routings",
+        ),
+        pytest.param(
+            [([hash_seed(n)], {"base": 1.0, "wan": 0.5}) for n in (1, 2, 3)],
+            ("base",),
+            ["over 3 hash seeds of 400 AllGathers each (timing model), 2 sites: wan is fastest, 50.0 % below "],
+            id="hash seeds are pooled",
+        ),
+        pytest.param(
+            [([hash_seed(n), seed(s)], {"base": noisy(1, s)}) for n in (1, 2) for s in (1, 2, 3)],
+            ("base",),
+            ["2 sites: a mean of ", "in base over 3 seeds with each of 2 hash seeds of 400 AllGathers each (timing "],
+            id="both seeds",
+        ),
+    ],
+)
+def test_the_draw_of_ecmps_hash_is_told_or_pooled(cases, hashed, parts):
+    text = said(cases, hashed=hashed)
+    assert all(part in text for part in parts), text
+    if "hash seeds" in text:
+        assert "one draw" not in text
+
+
+def test_an_interval_over_hash_seeds_allows_for_other_hashes():
+    """Each hash has another mean; within a hash, times hardly vary."""
+    means = (0.8, 1.0, 1.3, 0.9)
+    text = said([([hash_seed(n)], {"base": noisy(mean, 1)}) for n, mean in enumerate(means)], hashed=("base",))
+    low, high = (float(end) for end in re.search(r"interval ([\d.,]+) to ([\d.,]+) ms", text.replace(",", "")).groups())
+    spread = np.std(means, ddof=1) / 2 * 3.182  # Student's t with 3 degrees of freedom
+    assert 1e3 * (1 - spread) == pytest.approx(low, rel=0.05) and 1e3 * (1 + spread) == pytest.approx(high, rel=0.05)
 
 
 def test_a_difference_that_many_comparisons_may_show_by_chance_is_told():
