@@ -133,6 +133,7 @@ _NEEDED = (
 _CLASS_KEYS = {"of_flow", "assured", "ceilings"}
 _MAX_FACETS = 8  # values of a second swept key up to which it has panels in one figure
 _MAX_LINES = 7  # values of other swept keys up to which they are lines in one panel, if there is one mode
+_TABLES = ("class", "fault")
 _KEPT = "te.every"  # a number of collectives, or a time in seconds
 
 
@@ -305,17 +306,19 @@ def configurations_of(run: Run) -> list[Configuration]:
         about |= {"at": _values_at(stored), "baseline": stored.get("baseline") or {}}
         about |= {"further": tuple(stored.get("further", ())), "hashed": tuple(stored.get("hashed", ()))}
         configurations.append(Configuration(index=index, label=label, **about))
-    told = {key: _told(key, [one.value(key) for one in configurations]) for key in _swept(configurations)}
-    return [replace(one, told={key: words[one.index] for key, words in told.items()}) for one in configurations]
+    in_words = {key: told(key, [one.value(key) for one in configurations]) for key in _swept(configurations)}
+    return [replace(one, told={key: words[one.index] for key, words in in_words.items()}) for one in configurations]
 
 
 def _swept(configurations: Sequence[Configuration]) -> Iterable[str]:
     return dict.fromkeys(key for one in configurations for key in one.swept)
 
 
-def _told(key: str, values: Sequence[Any]) -> list[str]:
+def told(key: str, values: Sequence[Any]) -> list[str]:
     """Return these values of a key in words, so that different ones have different words."""
     told = told_apart([jobs or () for jobs in values]) if key == JOBS else [words(key, value) for value in values]
+    if len({*told}) < len({*map(repr, values)}) and key in _TABLES:
+        told = [", ".join(map(_whole, value)) or "none" for value in values]
     numbers: dict[str, list[str]] = {}  # those of the values with the same words
     for text, value in zip(told, values, strict=True):
         if repr(value) not in (alike := numbers.setdefault(text, [])):
@@ -391,7 +394,7 @@ def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[s
         raise FigureError(f"{run.path} holds no collective yet: there is nothing to draw")
     points: dict[tuple[str, int, str], PointRows] = {}
     declared = [name for one in configurations for name in one.values.get("run.modes", ())]
-    name_modes(declared)
+    name_modes(declared, {str(one.values.get("fabric.routing", "single")) for one in configurations})
     grouped = run.collectives.groupby(["engine", "setting", "mode"], sort=False, observed=True)
     for (engine, index, mode), rows in grouped:
         if mode not in MODE_STYLES or engine not in ENGINES or not 0 <= index < len(configurations):
@@ -531,7 +534,7 @@ class FigureGroup:
         keys = ["fabric.gpus", *_COLLECTIVE, size]
         keys += ["fabric.wan" if is_long else "conditions.wan_delay"] if has_wan else []
         keys += [key for key in first.swept if key not in keys]
-        differing = (self.across, self.facet, *self.compared)
+        differing = (*[self.across] * (len(self.ticks) > 1), self.facet, *self.compared)
         titled = [text for key in keys if key not in differing and (text := self._titled(key))]
         jobs = [text for text in first.jobs_in_words if all(text in one.jobs_in_words for one in self.configurations)]
         shared = [*jobs, *(text for text in first.further if all(text in one.further for one in self.configurations))]
@@ -685,12 +688,16 @@ def label_of(key: str) -> str:
 
 
 def _item_words(item: Any) -> str:
-    """Return an item of a list in words: what a fault does, or the name of a policy or a class, and all else."""
+    """Return an item of a list in words: what a fault does, or the name of a class."""
     if not isinstance(item, Mapping):
         return str(item)
-    named = {key: value for key, value in item.items() if key not in ("name", "what")}
-    first = str(item.get("name", item.get("what", "own")))  # a fault has no name
-    return " ".join([first, *(f"{key} {value}" for key, value in named.items() if value is not None)])
+    return str(item.get("name", item.get("what", "own")))  # a fault has no name
+
+
+def _whole(item: Mapping[str, Any]) -> str:
+    """Return a fault or a class with all that its table has."""
+    others = {key: value for key, value in item.items() if key not in ("name", "what")}
+    return " ".join([_item_words(item), *(f"{key} {value}" for key, value in others.items() if value is not None)])
 
 
 def _file_words(key: str, value_words: str) -> str:

@@ -42,12 +42,6 @@ _PLAIN = ("fabric.routing",)
 """The keys whose values speak for themselves."""
 _TABLES = (JOBS, "class", "conditions.links", "fault")
 """The keys whose values are tables, of which each entry is a part of a label."""
-_NO_ENTRIES = {
-    "conditions.links": "no links of their own",
-    "class": "no classes",
-    "fault": "no faults",
-    JOBS: "no jobs",
-}
 _IN_TRAINING = tuple(f"training.{name}" for name in ("pipeline", "stages", "micro_batches", "replicas"))
 _MOST, _MOST_SWEPT = 3, 8  # entries of a table that are named
 _MOST_RATES = 4  # of a WAN's links
@@ -202,7 +196,7 @@ def key_words(key: str, value: Any) -> str:
 def _entries(key: str, value: Any, most: int) -> list[str]:
     """Return the entries of a table in words; of more than `most` the first ones, with the number of all of them."""
     if not value:
-        return [_NO_ENTRIES.get(key, f"no {key}")]
+        return [f"without {KEYS[key].attribute}"]
     words = [_entry_words(key, each) for each in value]
     number = f" ({_number_of(key, value)})" * (len(words) > most)
     return [*words[:most], *([f"and {len(words) - most:,} more{number}"] if number else [])]

@@ -81,7 +81,7 @@ def test_values_that_differ_have_labels_that_differ(one, other):
                 [{"at": "collective 4", "what": "link s0b0-s1b0 down"}],
                 [],
             ],
-            ["link s0b0-s1b0 down at collective 3", "link s0b0-s1b0 down at collective 4", "no faults"],
+            ["link s0b0-s1b0 down at collective 3", "link s0b0-s1b0 down at collective 4", "without faults"],
         ),
         (
             "conditions.links",
