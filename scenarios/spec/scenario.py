@@ -33,7 +33,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS, OUTERMOST
 from scenarios.spec.labels import label_of
-from scenarios.spec.pieces import chosen_pieces, remember
+from scenarios.spec.pieces import chosen_pieces, is_most_tried, remember
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.round_workload import workload_of_jobs
 from scenarios.spec.run import RunSpec
@@ -275,6 +275,12 @@ class Scenario:
         is_alone = not self.jobs
         pieces = chosen_pieces(spec, self.fabric, self.conditions, self.run.scale) if is_alone else 1
         return replace(self, collective=replace(spec, pieces=pieces, chooses=is_alone))
+
+    @property
+    def has_most_pieces(self) -> bool:
+        """Whether the timing model has chosen the largest number of pieces that it tried."""
+        spec = replace(self.collective, pieces=None, chooses=False)
+        return self.collective.chooses and is_most_tried(spec, self.fabric, self.conditions, self.run.scale)
 
     def _with_outages(self) -> "Scenario":
         """Return the configuration with the outages of its trace among its faults. A trace that cannot be read has none
