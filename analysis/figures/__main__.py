@@ -227,7 +227,7 @@ def main(arguments: Sequence[str]) -> int:
         "--collective",
         type=int,
         metavar="K",
-        help="collective shown in those figures (default: the first, measured if possible, that a fault hit, or the first)",
+        help="collective shown in those figures (default: the first that a fault hit, or the first)",
     )
     options = parser.parse_args(arguments)
     return exit_status_of(

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
-from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points, words
+from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points
 from analysis.figures.style import INK, MODE_STYLES, line_style, time_unit
 
 _LATE = "#D00000"
@@ -39,8 +39,8 @@ class Row(NamedTuple):
     @property
     def cells(self) -> dict[str, Any]:
         """The row of the data file, by column."""
-        times_s, swept = self.point.completion_s, self.point.configuration.swept
-        return {key: words(key, value) for key, value in swept.items()} | {
+        times_s, configuration = self.point.completion_s, self.point.configuration
+        return {key: configuration.words(key) for key in configuration.swept} | {
             "engine": self.point.engine,
             "mode": self.point.mode,
             "collectives": times_s.size,
@@ -108,7 +108,7 @@ def _others(group: FigureGroup, one: Configuration) -> Iterator[str]:
     for key, value in one.swept.items():
         if key not in (group.across, group.facet):
             is_clear = isinstance(value, str | bool)
-            yield words(key, value) if is_clear else f"{group.key_words(key)} {words(key, value)}"
+            yield one.words(key) if is_clear else f"{group.key_words(key)} {one.words(key)}"
 
 
 def _draw(axes: Axes, rows: Sequence[Row], lines: Sequence[str], scale: float, *, has_measured: bool) -> None:

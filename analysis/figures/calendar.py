@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 
 from analysis.figures.collective_detail import Collective
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
-from analysis.figures.run_points import Configuration, words
+from analysis.figures.run_points import Configuration
 from analysis.figures.style import CRITICAL, FAINT, INK, MODE_STYLES, time_unit
 from analysis.results.reader import Run
 
@@ -165,7 +165,7 @@ def _columns_by_panel(groups: Sequence[tuple[Configuration, str, list[Arrival]]]
     modes = {mode for _, mode, _ in groups}
     by_panel: dict[str, list[_Column]] = {}
     for configuration, mode, arrivals in groups:
-        swept = {key: words(key, value) for key, value in configuration.swept.items()}
+        swept = {key: configuration.words(key) for key in configuration.swept}
         if "fabric.routing" in swept:
             label = [swept.pop("fabric.routing")]
             title = ", ".join(swept.values())

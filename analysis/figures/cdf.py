@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
-from analysis.figures.run_points import ENGINES, Configuration, FigureGroup, PointRows, Points, words
+from analysis.figures.run_points import ENGINES, Configuration, FigureGroup, PointRows, Points
 from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, time_unit, value_styles
 
 MAX_PANELS = 16
@@ -91,7 +91,7 @@ def _panelled(group: FigureGroup, configurations: Sequence[Configuration]) -> li
     """Return the configurations of each panel, which differ in the compared keys alone."""
     found: dict[tuple[str, ...], list[Configuration]] = {}
     for one in configurations:
-        found.setdefault(tuple(words(key, one.value(key)) for key in _keys(group)), []).append(one)
+        found.setdefault(tuple(one.words(key) for key in _keys(group)), []).append(one)
     return list(found.values())
 
 
@@ -108,7 +108,7 @@ def _panel(group: FigureGroup, here: Sequence[Configuration], points: Points) ->
             name = group.line(point.configuration, mode)
             curves[name] = (*curves.get(name, ()), point)
     keys = _keys(group) if len(group.ticks) * len(group.facets) > 1 else []
-    title = [f"{group.key_words(key)} {words(key, here[0].value(key))}" for key in keys]
+    title = [f"{group.key_words(key)} {here[0].words(key)}" for key in keys]
     what = ", ".join(value.words for value in here[0].at if value.key in keys)
     title.append(_counts([point for curve in curves.values() for point in curve]))
     if group.compared:

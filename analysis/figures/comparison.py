@@ -30,9 +30,9 @@ from analysis.figures.run_points import (
     settings_of,
 )
 from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, paler, time_unit
-from analysis.statistics.answer import fixed
 from analysis.statistics.contests import Place, baselines_of
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, reasons, summarise
+from analysis.statistics.number_words import fixed
 
 _WIDE = 8.0  # ratio of the highest to the lowest time above which their axis is logarithmic
 _TICK_WIDTH = 24  # characters in a line of a tick's label

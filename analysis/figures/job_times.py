@@ -67,10 +67,11 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
         handles = [Patch(facecolor=face, label=text, **look) for text, face in sides]
         rounds = max(bar.rounds for bar in bars)
         legend(figure, handles, "mean over the rounds; whiskers: 5th to 95th percentile" if rounds > 1 else "one round")
+    about = configuration.label if len(modes) > 1 else f"{configuration.label}, mode {modes[0]}"
     suffix = f"-{configuration.index}" if len(run.settings) > 1 else ""
     return Picture(
         name=f"{name}{suffix}-jobs",
-        caption=f"Completion time of each job by mode, counted from its start: {configuration.label}.",
+        caption=f"Completion time of each job{' by mode' * (len(modes) > 1)}, counted from its start: {about}.",
         figure=figure,
         data=csv_text({"setting": configuration.index} | bar._asdict() for bar in bars),
     )

@@ -23,8 +23,8 @@ from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import Configuration, PointRows, Points
 from analysis.figures.style import FAINT, MODE_STYLES, line, line_style, marker, time_unit
 from analysis.results.reader import Run
-from analysis.statistics.answer import fixed
 from analysis.statistics.fault_costs import PREDICTED, FaultResult, chance, faults_by_point, some_collectives, told
+from analysis.statistics.number_words import fixed
 from topologies.conditions.sampler import sampler
 from topologies.conditions.timed import Timed
 from topologies.errors import ConditionsError

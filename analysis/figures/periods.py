@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from analysis.figures.output import Picture, canvas, csv_text, legend, panels
-from analysis.figures.run_points import Configuration, FigureGroup, Points, collective_words, grouped, words
+from analysis.figures.run_points import Configuration, FigureGroup, Points, collective_words, grouped
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
 _PERIOD = "collective.reembed_every"
@@ -66,7 +66,7 @@ def rows_of(group: FigureGroup, points: Points) -> list[Row]:
 def _panels(group: FigureGroup) -> dict[str, list[Configuration]]:
     panels: dict[str, list[Configuration]] = {}
     for one in group.configurations:
-        panels.setdefault("" if group.facet is None else words(group.facet, one.value(group.facet)), []).append(one)
+        panels.setdefault("" if group.facet is None else one.words(group.facet), []).append(one)
     return panels
 
 

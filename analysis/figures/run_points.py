@@ -7,7 +7,7 @@ of its configurations; other modules do the drawing.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ import pandas as pd
 from analysis.figures.style import MODE_STYLES, ModeStyle, name_modes, value_styles
 from analysis.figures.swept_axis import SweptAxis, swept_axis
 from analysis.results.reader import Run
-from analysis.statistics.answer import COLLECTIVE_NAMES
-from analysis.statistics.contests import NAMES, Setting, Value, is_choice
+from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
+from analysis.statistics.jobs_in_words import all_words_of, told_apart, words_of
+from analysis.statistics.number_words import COLLECTIVE_NAMES
 from analysis.statistics.rates import Range, ranges_of, untold
 from topologies.conditions import link_overrides
 from topologies.conditions.sampler import ConditionsSpec, delays_s
@@ -132,6 +133,7 @@ _NEEDED = (
 _CLASS_KEYS = {"of_flow", "assured", "ceilings"}
 _MAX_FACETS = 8  # values of a second swept key up to which it has panels in one figure
 _MAX_LINES = 7  # values of other swept keys up to which they are lines in one panel, if there is one mode
+_TABLES = ("class", "fault")
 _KEPT = "te.every"  # a number of collectives, or a time in seconds
 
 
@@ -147,10 +149,11 @@ class Configuration:
     share. `schedule` is the schedule as stored in settings.json, None in runs of early versions, which only had the
     ring AllGather. `classes` are the classes of flows in the order in which WAN links serve them, if any. `admission`
     has the outcomes of its transfers (`scenarios.spec.admission`). `further` has the keys in words that are neither
-    swept nor at their defaults, beyond sizes, GPUs and the WAN. `jobs` has the name and the start of each job, and
-    for a training job the range of its transfers, its positions and what each of them computes. `rounds_differ`:
-    background traffic was drawn for every round, and `schedule` is that of the first; earlier versions drew it once.
-    `deciding` are the modes that decide by themselves when to choose again.
+    swept nor at their defaults, beyond sizes, GPUs and the WAN. `told` has the values of swept keys in words by which
+    the run's configurations are told apart, and `hashed` are the modes whose flows ECMP's hash spreads. `jobs` has the
+    name and the start of each job, and for a training job the range of its transfers, its positions and what each of
+    them computes. `rounds_differ`: background traffic was drawn for every round, and `schedule` is that of the first;
+    earlier versions drew it once. `deciding` are the modes that decide by themselves when to choose again.
     """
 
     index: int
@@ -167,6 +170,12 @@ class Configuration:
     baseline: Mapping[str, str] = field(default_factory=dict)
     further: tuple[str, ...] = ()
     deciding: tuple[str, ...] = ()
+    told: Mapping[str, str] = field(default_factory=dict)
+    hashed: tuple[str, ...] = ()
+
+    def words(self, key: str) -> str:
+        """Return the value of a key in words; of two configurations that differ in it, they differ."""
+        return self.told.get(key) or words(key, self.value(key))
 
     def value(self, key: str) -> Any:
         """Return the value of a scenario's key."""
@@ -209,6 +218,16 @@ class Configuration:
     def collective(self) -> str:
         """The kind of collective as written in texts: "AllGather"."""
         return COLLECTIVE_NAMES.get(self.kind, "collective")
+
+    @property
+    def titled_kind(self) -> str:
+        """The collective in a title, where a round is one of jobs."""
+        return "rounds of jobs" if self.kind == "jobs" else self.collective
+
+    @property
+    def jobs_in_words(self) -> tuple[str, ...]:
+        """The jobs of its rounds."""
+        return tuple(map(words_of, self.values.get("job") or ()))
 
     @property
     def is_ring_allgather(self) -> bool:
@@ -289,9 +308,29 @@ def configurations_of(run: Run) -> list[Configuration]:
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
         about["rounds_differ"] = stored.get("rounds_differ") is True
         about |= {"at": _values_at(stored), "baseline": stored.get("baseline") or {}}
-        about |= {name: tuple(stored.get(name, ())) for name in ("further", "deciding")}
+        about |= {name: tuple(stored.get(name, ())) for name in ("further", "deciding", "hashed")}
         configurations.append(Configuration(index=index, label=label, **about))
-    return configurations
+    in_words = {key: told(key, [one.value(key) for one in configurations]) for key in _swept(configurations)}
+    return [replace(one, told={key: words[one.index] for key, words in in_words.items()}) for one in configurations]
+
+
+def _swept(configurations: Sequence[Configuration]) -> Iterable[str]:
+    return dict.fromkeys(key for one in configurations for key in one.swept)
+
+
+def told(key: str, values: Sequence[Any]) -> list[str]:
+    """Return these values of a key in words, so that different ones have different words."""
+    told = told_apart([jobs or () for jobs in values]) if key == JOBS else [words(key, value) for value in values]
+    if len({*told}) < len({*map(repr, values)}) and key in _TABLES:
+        told = [", ".join(map(_whole, value)) or "none" for value in values]
+    numbers: dict[str, list[str]] = {}  # those of the values with the same words
+    for text, value in zip(told, values, strict=True):
+        if repr(value) not in (alike := numbers.setdefault(text, [])):
+            alike.append(repr(value))
+    return [
+        text if len(numbers[text]) == 1 else f"{text} (no. {numbers[text].index(repr(value)) + 1})"
+        for text, value in zip(told, values, strict=True)
+    ]
 
 
 def _values_at(stored: Mapping[str, Any]) -> tuple[Value, ...]:
@@ -300,7 +339,7 @@ def _values_at(stored: Mapping[str, Any]) -> tuple[Value, ...]:
     if at is None:
         return tuple(Value(key, words(key, value), number_of(key, value)) for key, value in stored["swept"].items())
     return tuple(
-        Value(key, re.sub(r"(?<=\d )us\b", "µs", text), None if key in NAMES else number) for key, text, number in at
+        Value(key, re.sub(r"(?<=\d )us\b", "µs", text), None if key in SEEDS else number) for key, text, number in at
     )
 
 
@@ -359,7 +398,7 @@ def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[s
         raise FigureError(f"{run.path} holds no collective yet: there is nothing to draw")
     points: dict[tuple[str, int, str], PointRows] = {}
     declared = [name for one in configurations for name in one.values.get("run.modes", ())]
-    name_modes(declared)
+    name_modes(declared, {str(one.values.get("fabric.routing", "single")) for one in configurations})
     grouped = run.collectives.groupby(["engine", "setting", "mode"], sort=False, observed=True)
     for (engine, index, mode), rows in grouped:
         if mode not in MODE_STYLES or engine not in ENGINES or not 0 <= index < len(configurations):
@@ -389,6 +428,8 @@ def settings_of(points: Points) -> list[Setting]:
             at=one.at,
             modes=tuple(sorted(found[index], key=_order_of(one, order))),
             baseline=one.baseline,
+            jobs=tuple(one.values.get("job") or ()),
+            hashed=one.hashed,
         )
         for index in sorted(found)
     ]
@@ -416,7 +457,8 @@ class FigureGroup:
 
     def line(self, one: Configuration, mode: str) -> str:
         """Return the name of the line of a point: its mode, or the values of the compared keys."""
-        return ", ".join(value.words for value in one.at if value.key in self.compared) or mode
+        compared = [value for value in one.at if value.key in self.compared]
+        return ", ".join(one.words(JOBS) if value.key == JOBS else value.words for value in compared) or mode
 
     @cached_property
     def styles(self) -> Mapping[str, ModeStyle]:
@@ -445,12 +487,13 @@ class FigureGroup:
         They are plain values, or words if plain values would not tell all configurations apart.
         """
         keys = [self.across] if self.facet is None else [self.facet, self.across]
-        return {_COLUMNS.get(key, key): self._plain(key, one.value(key)) for key in keys}
+        return {_COLUMNS.get(key, key): self._plain(key, one) for key in keys}
 
-    def _plain(self, key: str, value: Any) -> Any:
+    def _plain(self, key: str, one: Configuration) -> Any:
         values = {repr(one.value(key)): one.value(key) for one in self.configurations}.values()
         numbers = [plain(key, item) for item in values]
-        return plain(key, value) if len(set(map(str, numbers))) == len(numbers) else words(key, value)
+        is_plain = len(set(map(str, numbers))) == len(numbers) and key != JOBS
+        return plain(key, one.value(key)) if is_plain else one.words(key)
 
     @cached_property
     def facets(self) -> dict[str, tuple[Configuration, ...]]:
@@ -458,14 +501,14 @@ class FigureGroup:
         facets: dict[str, list[Configuration]] = {}
         for one in self.configurations:
             key = self.facet
-            title = "" if key is None else f"{self.key_words(key)} {words(key, one.value(key))}"
+            title = "" if key is None else f"{self.key_words(key)} {one.words(key)}"
             facets.setdefault(title, []).append(one)
         return {title: tuple(members) for title, members in facets.items()}
 
     @cached_property
     def axis(self) -> SweptAxis:
         """The x axis: the values of `across`, numeric if these are two or more different quantities of one unit."""
-        values = {words(self.across, one.value(self.across)): one.value(self.across) for one in self.configurations}
+        values = {one.words(self.across): one.value(self.across) for one in self.configurations}
         is_mixed = self.across == _KEPT and len({type(value) for value in values.values()}) > 1
         numbers = [None if is_mixed else number_of(self.across, value) for value in values.values()]
         return swept_axis(list(values), numbers)
@@ -482,7 +525,7 @@ class FigureGroup:
 
     def tick(self, one: Configuration) -> int:
         """Return the index of a configuration's tick."""
-        return self.ticks.index(words(self.across, one.value(self.across)))
+        return self.ticks.index(one.words(self.across))
 
     @property
     def title(self) -> str:
@@ -495,9 +538,10 @@ class FigureGroup:
         keys = ["fabric.gpus", *_COLLECTIVE, size]
         keys += ["fabric.wan" if is_long else "conditions.wan_delay"] if has_wan else []
         keys += [key for key in first.swept if key not in keys]
-        differing = (self.across, self.facet, *self.compared)
+        differing = (*[self.across] * (len(self.ticks) > 1), self.facet, *self.compared)
         titled = [text for key in keys if key not in differing and (text := self._titled(key))]
-        shared = [text for text in first.further if all(text in one.further for one in self.configurations)]
+        jobs = [text for text in first.jobs_in_words if all(text in one.jobs_in_words for one in self.configurations)]
+        shared = [*jobs, *(text for text in first.further if all(text in one.further for one in self.configurations))]
         told = [*shared, *(value.words for value in first.at)]
         rates = untold([one.rates for one in self.configurations], told)
         return ", ".join([*titled, *rates, *shared])
@@ -508,9 +552,9 @@ class FigureGroup:
         if key in _COLLECTIVE:
             if all(one.is_ring_allgather for one in self.configurations):
                 return ""
-            alike = {one.collective if key == "collective.kind" else one.algorithm for one in self.configurations}
+            alike = {one.titled_kind if key == "collective.kind" else one.algorithm for one in self.configurations}
             return alike.pop() if len(alike) == 1 else ""
-        text = words(key, first.value(key))
+        text = first.words(key)
         is_training = all(one.kind == "training" for one in self.configurations)
         if is_training and key in ("collective.chunk", "training.pipeline"):  # unused; the pipeline is the algorithm
             return ""
@@ -546,7 +590,7 @@ def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
 
     def rank(key: str) -> tuple[int, ...]:
         is_quantity, is_line = number_of(key, first.value(key)) is not None, has_one_mode and is_choice(key)
-        return not is_quantity, is_line and not is_quantity, key in NAMES, -axes[key], is_line
+        return not is_quantity, is_line and not is_quantity, key in SEEDS, -axes[key], is_line
 
     is_chunk = first.values.get("collective.size") is None
     across, *others = sorted(axes, key=rank) or ["collective.chunk" if is_chunk else "collective.size"]
@@ -575,7 +619,7 @@ def grouped(
     others = [key for key in configurations[0].swept if key not in (across, facet, *compared)]
     groups: dict[tuple[str, ...], list[Configuration]] = {}
     for one in configurations:
-        groups.setdefault(tuple(_file_words(key, one.value(key)) for key in others), []).append(one)
+        groups.setdefault(tuple(_file_words(key, one.words(key)) for key in others), []).append(one)
     about: dict[str, Any] = {"across": across, "facet": facet, "compared": tuple(compared)}
     return [
         FigureGroup(name="-".join(values), configurations=tuple(members), **about) for values, members in groups.items()
@@ -593,7 +637,7 @@ def number_of(key: str, value: Any) -> float | None:
     is_rate = key.endswith("_rate") and isinstance(value, list) and value[:1] * 2 == value
     number = value[0] if is_rate else plain(key, value)
     is_quantity = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
-    return float(number) if is_quantity and key not in NAMES else None
+    return float(number) if is_quantity and key not in SEEDS else None
 
 
 def plain(key: str, value: Any) -> Any:
@@ -631,6 +675,8 @@ def _list_words(key: str, items: list[Any]) -> str:
         return format_rate_range((items[0], items[1]))
     if key.endswith(_TIMES):
         return "+".join(words(key, item) for item in items)
+    if key == JOBS:
+        return all_words_of(items) or "no jobs"
     separator = ", " if any(isinstance(item, Mapping) for item in items) else "+"
     return separator.join(map(_item_words, items)) or ("no fault" if key == "fault" else "none")
 
@@ -646,15 +692,19 @@ def label_of(key: str) -> str:
 
 
 def _item_words(item: Any) -> str:
-    """Return an item of a list in words: what a fault does, or the name of a job or a class (and a job's class)."""
+    """Return an item of a list in words: what a fault does, or the name of a class."""
     if not isinstance(item, Mapping):
         return str(item)
-    if "what" in item:  # a fault
-        return str(item["what"])
-    return str(item.get("name", "own")) + (f" ({item['class']})" if "class" in item else "")
+    return str(item.get("name", item.get("what", "own")))  # a fault has no name
 
 
-def _file_words(key: str, value: Any) -> str:
+def _whole(item: Mapping[str, Any]) -> str:
+    """Return a fault or a class with all that its table has."""
+    others = {key: value for key, value in item.items() if key not in ("name", "what")}
+    return " ".join([_item_words(item), *(f"{key} {value}" for key, value in others.items() if value is not None)])
+
+
+def _file_words(key: str, value_words: str) -> str:
     """Return a key and its value as part of a file's name: "wan_delay-100us"."""
-    text = re.sub(r"[^A-Za-z0-9.+_]", "", words(key, value).replace("µ", "u")).lstrip(".") or "other"
+    text = re.sub(r"[^A-Za-z0-9.+_]", "", value_words.replace("µ", "u")).lstrip(".") or "other"
     return f"{key.rpartition('.')[2]}-{text}"

@@ -6,7 +6,7 @@ marker of its own. Measured points are filled, predicted ones open or lines.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -41,6 +41,9 @@ _BUILT_IN: Mapping[str, ModeStyle] = MappingProxyType(
         "joint": ModeStyle(label="joint (both)", colour="#371C58", hatch="xxx", marker="D", line=_GAPS, width=1.5),
     }
 )
+
+_PATHS = {"single": "both fixed", "ecmp": "hashed paths", "spray": "sprayed paths", "te": "tunnels"}
+"""What base does, by the fabric's routing."""
 
 _LINES = tuple(zip(
     ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#888888",
@@ -87,11 +90,17 @@ def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, 
     return styles
 
 
-def name_modes(names: Iterable[str]) -> None:
-    """Set `MODE_STYLES` for a run: the built-in modes, then one from a cycle for each other policy, in this order."""
+def name_modes(names: Iterable[str], routings: Collection[str] | None = None) -> None:
+    """Set `MODE_STYLES` for a run: the built-in modes, then one from a cycle for each other policy, in this order. The
+    label of base tells how the routing of all configurations leads its flows, and nothing if there are several; without
+    `routings` it stays as it is."""
     others = [name for name in dict.fromkeys(names) if name not in _BUILT_IN]
+    base = MODE_STYLES["base"]
+    if routings is not None:
+        routing = next(iter(routings)) if len(routings) == 1 else ""
+        base = replace(base, label=f"base ({_PATHS[routing]})" if routing in _PATHS else "base")
     MODE_STYLES.clear()
-    MODE_STYLES.update(_BUILT_IN)
+    MODE_STYLES.update({**_BUILT_IN, "base": base})
     for index, name in enumerate(others):
         colour, hatch, marker = _CYCLE[index % len(_CYCLE)]
         times = index // len(_CYCLE)

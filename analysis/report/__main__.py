@@ -29,7 +29,7 @@ from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
 from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of, settings_of
 from analysis.results.reader import Run, choices_of, open_run
-from analysis.statistics.answer import answer, ends, fixed
+from analysis.statistics.answer import answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
 from analysis.statistics.fault_costs import (
@@ -41,7 +41,9 @@ from analysis.statistics.fault_costs import (
     told,
 )
 from analysis.statistics.fidelity import fifo_of, percentage
-from analysis.statistics.intervals import Interval, Summary, gain, reasons, summarise
+from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, summarise
+from analysis.statistics.job_times import series_of_jobs
+from analysis.statistics.number_words import ends, fixed
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
@@ -109,7 +111,9 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
-        answer=answer(settings_of(points), {(one.engine, _place(one)): one.series for one in all_points}),
+        answer=answer(
+            settings_of(points), {(one.engine, _place(one)): one.series for one in all_points}, _job_times(run, points)
+        ),
         drawn=drawn_sentence((one.fabric, one.conditions) for one in configurations),
         baseline=over[0] if len(over) == 1 else "the baseline",
         complete=run.complete,
@@ -211,6 +215,18 @@ def _choices(points: Iterable[PointRows]) -> Iterator[list[str]]:
             yield [point.engine, point.configuration.label, point.mode, *(f"{count:,}" for count in counts)]
 
 
+def _job_times(run: Run, points: Points) -> dict[tuple[str, Place], dict[str, Series]]:
+    """Return the times of the jobs of each point, by name."""
+    found = dict[tuple[str, Place], dict[str, Series]]()
+    for (engine, index, mode), rows in run.jobs.groupby(["engine", "setting", "mode"], sort=False):
+        times = {
+            str(name): own["completion_s"].to_numpy() for name, own in rows.sort_values("collective").groupby("job")
+        }
+        if (point := points.get((engine, index, mode))) is not None:
+            found[engine, Place(index, mode)] = series_of_jobs(point.series, times)
+    return found
+
+
 def _place(point: PointRows) -> Place:
     return Place(point.configuration.index, point.mode)
 
@@ -308,7 +324,7 @@ def _orders(points: Points) -> tuple[list[list[str]], list[list[str]]]:
                 tested = claims(times)
                 verdicts = _verdict(tested.order_holds), _verdict(tested.joint_holds)
                 papers.append([engine, contest.where, tested.order_text, *verdicts])
-            elif len(times) > 1:
+            elif len(times) > 1 and contest.is_rivalry:
                 contests.append((contest, times))
         others += [[engine, where, order] for where, order in orders_of(contests)]
     return others, papers

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from types import MappingProxyType
 
 import numpy as np
 
@@ -11,42 +12,37 @@ from analysis.statistics.contests import (
     MODE,
     Contest,
     Place,
+    Repetition,
     Setting,
     contests_of,
     named_by_routing,
+    pooled_by_seeds,
+    repetition_of,
     repetitions,
+    seeds_words,
     shared_words,
 )
 from analysis.statistics.intervals import (
     FEW,
-    MIN_COLLECTIVES,
     Interval,
     Series,
     gain_through,
-    pooled,
     shared,
     summarise,
 )
+from analysis.statistics.job_times import job_sentence
+from analysis.statistics.number_words import (
+    ROUNDING,
+    counted,
+    fixed,
+    interval_words,
+    longer_words,
+    milliseconds,
+    percent,
+    why_none,
+)
 from topologies.errors import list_all, list_first
 
-COLLECTIVE_NAMES = {
-    "allgather": "AllGather",
-    "reducescatter": "ReduceScatter",
-    "allreduce": "AllReduce",
-    "alltoall": "AllToAll",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "gather": "Gather",
-    "scatter": "Scatter",
-    "sendrecv": "SendRecv",
-    "alltoallv": "AllToAllv",
-    "jobs": "round",
-    "training": "iteration",
-}
-"""The name in text of each kind of collective."""
-
-_ROUNDING = 1e-9  # smaller gains are rounding errors of sums
-_MAX_DIGITS = 6
 _MAX_RUNS = 4  # changes of the best along a number that are still told one by one
 _MAX_NAMES = 4
 _RIPPLE = 0.05  # steps against a trend, as a share of its range, that are not told
@@ -60,7 +56,7 @@ class Verdict:
     interval includes zero, and `unsure` one without an interval, with the reason. `loose` are told from it by their own
     95 % interval, but not if all comparisons of the sentence are to hold together with 95 % (Bonferroni). `below` is
     the gain of the best over its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one
-    with the next higher mean.
+    with the next higher mean. `over_baseline` has the gain of each other alternative over the baseline.
     """
 
     contest: Contest
@@ -73,6 +69,7 @@ class Verdict:
     below: Interval | None
     next: str | None
     below_next: Interval | None
+    over_baseline: Mapping[str, Interval]
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -84,18 +81,23 @@ class Verdict:
 class Measured:
     """The times of the alternatives of a contest, by name, and whether they were measured instead of predicted.
 
-    Each alternative has at least so many `collectives` with each of `seeds` seeds.
+    Each alternative has at least so many `collectives` with each of `seeds`, in words.
     """
 
     contest: Contest
     times: Mapping[str, Series]
     is_measured: bool
-    seeds: int
+    repetitions: tuple[Repetition, ...]
     collectives: int
 
 
-def answer(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]) -> str:
-    """Return the sentence on a run's completion times, by engine ("model" or "emulation") and point.
+def answer(
+    settings: Sequence[Setting],
+    times: Mapping[tuple[str, Place], Series],
+    jobs: Mapping[tuple[str, Place], Mapping[str, Series]] = MappingProxyType({}),
+) -> str:
+    """Return the sentence on a run's completion times, by engine ("model" or "emulation") and point, and if its rounds
+    have several `jobs`, what each of them takes.
 
     If both engines ran a contest, the measured times count, unless the model has more collectives. Points without times
     are left out.
@@ -103,11 +105,16 @@ def answer(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
     contests = [
         one for one in (_with_times(each, times) for each in named_by_routing(contests_of(settings))) if one is not None
     ]
+    of_jobs = job_sentence(settings, jobs)
     if not contests:
-        return _alone(settings, times)
+        return of_jobs or _alone(settings, times)
     count = sum(len(one.times) - 1 for one in contests)
     verdicts = [verdict_of(one.contest, one.times, comparisons=count) for one in contests]
-    return f"{_compared(contests)}: {_outcomes(verdicts)}{_together(verdicts, count)}."
+    if not all(one.contest.is_rivalry for one in contests):
+        means = "; ".join(map(_side_by_side, verdicts))
+        return f"{_compared(contests)}: {means}{_hash_doubt(contests)}. {of_jobs}".strip()
+    doubts = f"{_together(verdicts, count)}{_hash_doubt(contests)}"
+    return f"{_compared(contests)}: {_outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
 
 def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: int = 1) -> Verdict:
@@ -124,19 +131,22 @@ def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: in
     differing = [name for name in others if name not in equal]
     following = differing[0] if differing else None
     is_baseline = best == contest.baseline or contest.baseline in equal
-    told = [name for name in differing if not over[name].why and over[name].low > _ROUNDING]
+    told = [name for name in differing if not over[name].why and over[name].low > ROUNDING]
     together = {name: _gain(series[name], series[best], third, confidence=1 - 0.05 / comparisons) for name in told}
     return Verdict(
         contest=contest,
         best=best,
         means_s=means,
         equal=equal,
-        tied=tuple(name for name in differing if not over[name].why and over[name].low <= _ROUNDING),
+        tied=tuple(name for name in differing if not over[name].why and over[name].low <= ROUNDING),
         unsure={name: over[name].why for name in differing if over[name].why},
-        loose=tuple(name for name in told if not together[name].low > _ROUNDING),
+        loose=tuple(name for name in told if not together[name].low > ROUNDING),
         below=None if is_baseline or contest.baseline not in series else over[contest.baseline],
         next=following,
         below_next=None if following is None else over[following],
+        over_baseline={name: _gain(third, series[name], None) for name in names if name != contest.baseline}
+        if third is not None
+        else {},
     )
 
 
@@ -147,7 +157,7 @@ def _gain(slower: Series, faster: Series, third: Series | None, *, confidence: f
 
 def _are_equal(one: Series, other: Series) -> bool:
     same = one.completion_s.shape == other.completion_s.shape
-    return same and bool(np.allclose(one.completion_s, other.completion_s, rtol=_ROUNDING, atol=0))
+    return same and bool(np.allclose(one.completion_s, other.completion_s, rtol=ROUNDING, atol=0))
 
 
 def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> Measured | None:
@@ -162,7 +172,7 @@ def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> 
                     contest=contest,
                     times=contest.times(here),
                     is_measured=engine == "emulation",
-                    seeds=len({number for by_seed in places.values() for number in by_seed}),
+                    repetitions=tuple({one for by_seeds in places.values() for one in by_seeds}),
                     collectives=min(
                         here[place].number.size for by_seed in places.values() for place in by_seed.values()
                     ),
@@ -178,20 +188,25 @@ def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
         by_place[place] = engine, series
     parts = []
     for group in repetitions(settings):
-        here = [(one.index, by_place[place]) for one in group for place in by_place if place.setting == one.index]
+        here = [(one, by_place[place]) for one in group for place in by_place if place.setting == one.index]
         if not here:
             continue
-        mode = next(place.mode for place in by_place if place.setting == here[0][0])
-        mean_s = summarise(pooled({number: series for number, (_, (_, series)) in enumerate(here)})).mean_s
-        count = _counted(
+        mode = next(place.mode for place in by_place if place.setting == here[0][0].index)
+        seeded = [repetition_of(one) for one, _ in here]
+        times_s = dict(zip(seeded, (series for _, (_, series) in here), strict=True))
+        mean_s = summarise(pooled_by_seeds(times_s, seeded)).mean_s
+        count = counted(
             [group[0].kind],
             [series.number.size for _, (_, series) in here],
             [engine == "emulation" for _, (engine, _) in here],
-            seeds=len(here),
+            seeds=seeds_words(seeded),
             each=False,
         )
         label = shared_words([one.label for one in group])
-        parts.append(f"{label}: a mean of {_ms(mean_s.value)} ms{_interval(mean_s, 1e3, ' ms')} in {mode} over {count}")
+        hashed = [mode] if any(mode in one.hashed for one in group) else []
+        doubt = _one_hash(hashed, [mode], seeded)
+        mean = f"a mean of {milliseconds(mean_s.value)} ms{interval_words(mean_s, 1e3, ' ms')}"
+        parts.append(f"{label}: {mean} in {mode} over {count}{doubt}")
     what = "no mode to compare it with" if len(parts) == 1 else "these differ in no value that could be compared"
     return f"{list_first(parts, _MAX_NAMES, separator='; ')}; {what}."
 
@@ -200,30 +215,16 @@ def _compared(contests: Sequence[Measured]) -> str:
     """Return what was compared, over how many collectives, and where."""
     names = list(dict.fromkeys(name for one in contests for name in one.times))
     what = list_all(names) if len(names) <= 2 * _MAX_NAMES else f"{names[0]} to {names[-1]} ({len(names)})"
-    counted = _counted(
+    number = counted(
         [one.contest.kind for one in contests],
         [one.collectives for one in contests],
         [one.is_measured for one in contests],
-        seeds=min(one.seeds for one in contests),
+        seeds=min((seeds_words(one.repetitions) for one in contests), key=len),
     )
     where = contests[0].contest.label if len(contests) == 1 else f"{len(contests)} configurations"
     mode = {place.mode for one in contests for place in one.contest.all_places}
     of_mode = "" if contests[0].contest.key == MODE or len(mode) > 1 else f" in {mode.pop()}"
-    return f"{what} compared over {counted}{of_mode}{where and f', {where}'}"
-
-
-def _counted(
-    kinds: Sequence[str], counts: Sequence[int], measured: Sequence[bool], *, seeds: int, each: bool = True
-) -> str:
-    """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"; of several seeds
-    "3 seeds of 20 AllGathers each (measured)"."""
-    number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
-    engines = dict.fromkeys("measured" if one else "timing model" for one in measured)
-    names = {COLLECTIVE_NAMES.get(kind, "collective") for kind in kinds}
-    name = names.pop() if len(names) == 1 else "collective"
-    plural = "" if max(counts) == 1 else "s"
-    of_seeds = f"{seeds} seeds of " if seeds > 1 else ""
-    return f"{of_seeds}{number} {name}{plural}{' each' if each or of_seeds else ''} ({list_all(list(engines))})"
+    return f"{what} compared over {number}{of_mode}{where and f', {where}'}"
 
 
 def _outcomes(verdicts: Sequence[Verdict]) -> str:
@@ -244,6 +245,33 @@ def _outcomes(verdicts: Sequence[Verdict]) -> str:
     return "; ".join(_outcome(group, where=_at(group, total)) for group in by_size) + trend
 
 
+def _side_by_side(verdict: Verdict) -> str:
+    """Return the mean of each alternative of a contest that is none: different work takes different times."""
+    baseline, means = verdict.contest.baseline, verdict.means_s
+    told = [f"{milliseconds(mean_s)} ms at {name}" for name, mean_s in means.items()]
+    if verdict.contest.is_named and baseline in means:
+        over = (verdict.over_baseline.get(name) for name in means)
+        words = ("the baseline" if each is None else longer_words(each) for each in over)
+        return f"the mean is {'; '.join(map(', '.join, zip(told, words, strict=True)))}"
+    most, along = 2 * _MAX_NAMES, _along(verdict).removeprefix("; ")
+    return along if len(told) > most and along else f"the mean is {list_all(told)}"
+
+
+def _hash_doubt(contests: Sequence[Measured]) -> str:
+    """Return which alternatives were measured with one seed of ECMP's hash, of whose effect they tell nothing."""
+    hashed = list(dict.fromkeys(name for one in contests for name in one.times if name in one.contest.hashed))
+    names = list(dict.fromkeys(name for one in contests for name in one.times))
+    return _one_hash(hashed, names, [each for one in contests for each in one.repetitions])
+
+
+def _one_hash(hashed: Sequence[str], names: Sequence[str], repetitions: Sequence[Repetition]) -> str:
+    if not hashed or len({one.hash_seed for one in repetitions}) > 1:
+        return ""
+    what = "this" if len(names) == 1 else list_all(hashed) if len(hashed) <= _MAX_NAMES else "what ECMP spreads"
+    has = "all have" if len(hashed) == len(names) > 1 else f"{what} {'has' if len(hashed) == 1 else 'have'}"
+    return f"; {has} one draw of ECMP's hash (fabric.hash_seed): intervals do not cover others"
+
+
 def _together(verdicts: Sequence[Verdict], count: int) -> str:
     """Return which differences are not sure if all `count` comparisons are to hold together; "" if all are."""
     loose = [one for one in verdicts if one.loose]
@@ -260,7 +288,7 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
 def _trend(run: Sequence[Verdict]) -> str:
     """Return how the gain of the best over the baseline goes along a number, over contests in the number's order."""
     gains = [one.below.value for one in run if one.below is not None]
-    shown, words = [_percent(gain) for gain in gains], [one.contest.at[0].words for one in run]
+    shown, words = [percent(gain) for gain in gains], [one.contest.at[0].words for one in run]
     if len(gains) < max(3, len(run)) or len(set(shown)) == 1:
         return ""
     span = f"from {shown[0]} % at {words[0]} to {shown[-1]} % at {words[-1]}"
@@ -302,6 +330,8 @@ def _at(group: Sequence[Verdict], total: int) -> str:
 
 def _outcome(group: Sequence[Verdict], where: str = "") -> str:
     """Return the outcome of contests in which the same alternative is best."""
+    if longer := _longer(group):
+        return f"{_winner(group, where)}{_doubts(group)}; {longer}"
     return f"{_winner(group, where)}{_margin(group)}{_doubts(group)}"
 
 
@@ -326,7 +356,7 @@ def _doubts(group: Sequence[Verdict]) -> str:
     some = len({id(one) for one, _ in doubtful})
     where = f" at {some} of {len(group)}" if some < len(group) else ""
     told = [f"{name}{_at_gain(doubtful[0][0], name) if len(group) == 1 else ''}" for name in names]
-    if len(group) == 1 and group[0].below is None and names == [group[0].next]:
+    if len(group) == 1 and group[0].below is None and names == [group[0].next] and not _longer(group):
         told = ["it"]
     # Where the margin has no interval, it has said why.
     has_margin = all(one.below is not None and not one.below.why for one, _ in doubtful)
@@ -346,7 +376,7 @@ def _at_gain(verdict: Verdict, name: str) -> str:
     baseline = verdict.contest.baseline
     if verdict.below is None or name == baseline:
         return ""
-    return f" ({_percent(1 - verdict.means_s[name] / verdict.means_s[baseline])} %)"
+    return f" ({percent(1 - verdict.means_s[name] / verdict.means_s[baseline])} %)"
 
 
 def _is_open(group: Sequence[Verdict]) -> bool:
@@ -364,32 +394,40 @@ def _margin(group: Sequence[Verdict]) -> str:
         following = [(one.next, one.below_next) for one in group if one.next is not None and one.below_next is not None]
         names = list(dict.fromkeys(str(name) for name, _ in following))
         if not following:
-            return f", {_ms(group[0].means_s[group[0].best])} ms" if len(group) == 1 else ""
+            return f", {milliseconds(group[0].means_s[group[0].best])} ms" if len(group) == 1 else ""
         then = f"{names[0]}, the next" if len(names) == 1 else "the next"
-        return f", {_below([each for _, each in following], then)}"
+        return f", {_shares([each for _, each in following], f'below {then}')}"
     names = list(dict.fromkeys(name for name, _ in known))
-    return f", {_below([each for _, each in known], names[0] if len(names) == 1 else 'the baseline')}"
+    baseline = names[0] if len(names) == 1 else "the baseline"
+    return f", {_shares([each for _, each in known], f'below {baseline}')}"
 
 
-def _below(gains: Sequence[Interval], what: str) -> str:
-    """Return gains in words: "35.3 % below base (95 % interval 35.1 to 35.5 %)"."""
+def _longer(group: Sequence[Verdict]) -> str:
+    """Return by how much longer the next takes, if the best is a baseline over which there are gains: these are the
+    same numbers."""
+    if any(one.below is not None or not (one.contest.is_choice or one.contest.is_named) for one in group):
+        return ""
+    over = [(name, one.over_baseline[name]) for one in group if (name := one.next or "") in one.over_baseline]
+    names, gains = list(dict.fromkeys(name for name, _ in over)), [each for _, each in over]
+    longer = [replace(one, value=-one.value, low=-one.high, high=-one.low) for one in gains]
+    then = f"{names[0]}, the next," if len(names) == 1 else "the next"
+    return f"{then} takes {_shares(longer, 'longer')}" if longer else ""
+
+
+def _shares(gains: Sequence[Interval], what: str) -> str:
+    """Return shares in words: "35.3 % below base (95 % interval 35.1 to 35.5 %)"."""
     least, most = min(one.value for one in gains), max(one.value for one in gains)
-    low, high = _percent(least), _percent(most)
+    low, high = percent(least), percent(most)
     span = f"{low} %" if low == high else f"{low} to {high} %"
     if high == fixed(0, 1):
         span = "less than 0.1 %"
     without = [one for one in gains if one.why]
     if without and len(without) == len(gains):
-        return f"{span} below {what} ({_why(without)})"
+        return f"{span} {what} ({why_none(without)})"
     ends = [end for one in gains if not one.why for end in (one.low, one.high)]
     whole = Interval(value=least, low=min(ends), high=max(ends))
-    text = f"{span} below {what}{_interval(whole, 100, ' %', 's within' if len(gains) > 1 else '')}"
-    return f"{text}, without an interval at {len(without)} of {len(gains)}: {_why(without)}" if without else text
-
-
-def _why(gains: Sequence[Interval]) -> str:
-    why = gains[0].why
-    return f"{why}: {MIN_COLLECTIVES} or more" if why == FEW else why
+    text = f"{span} {what}{interval_words(whole, 100, ' %', 's within' if len(gains) > 1 else '')}"
+    return f"{text}, without an interval at {len(without)} of {len(gains)}: {why_none(without)}" if without else text
 
 
 def _along(verdict: Verdict) -> str:
@@ -399,62 +437,14 @@ def _along(verdict: Verdict) -> str:
         return ""
     order = sorted(verdict.means_s, key=lambda name: numbers[name])
     means = [verdict.means_s[name] for name in order]
-    rises = [after > before * (1 + _ROUNDING) for before, after in pairwise(means)]
-    falls = [after < before * (1 - _ROUNDING) for before, after in pairwise(means)]
-    first, last = (f"{_ms(verdict.means_s[name])} ms at {name}" for name in (order[0], order[-1]))
+    rises = [after > before * (1 + ROUNDING) for before, after in pairwise(means)]
+    falls = [after < before * (1 - ROUNDING) for before, after in pairwise(means)]
+    first, last = (f"{milliseconds(verdict.means_s[name])} ms at {name}" for name in (order[0], order[-1]))
     if not any(rises) and not any(falls):
         return ""
     lowest = order.index(verdict.best)
     if all(rises) or all(falls):
         return f"; the mean {'rises' if rises[0] else 'falls'} from {first} to {last}"
     if all(falls[:lowest]) and all(rises[lowest:]):
-        return f"; the mean falls from {first} to {_ms(means[lowest])} ms there and rises to {last}"
+        return f"; the mean falls from {first} to {milliseconds(means[lowest])} ms there and rises to {last}"
     return f"; from {first} to {last} the mean neither rises nor falls all the way"
-
-
-def _interval(interval: Interval, scale: float, unit: str, word: str = "") -> str:
-    """Return an interval in brackets, with as many digits as tell its ends apart."""
-    if math.isnan(interval.low):
-        return f" ({_why([interval])})"
-    if interval.high - interval.low <= _ROUNDING * max(abs(interval.low), abs(interval.high)):
-        return " (the same in every collective)" if not word else " (the same in every collective of each)"
-    least = 1 if unit == " %" else _digits(interval.value * scale)
-    low, high = ends(interval, scale, least)
-    return f" (95 % interval{word} {low} to {high}{unit})"
-
-
-def ends(interval: Interval, scale: float, digits: int) -> tuple[str, str]:
-    """Return both ends of an interval in text, with at least `digits` decimals and as many as tell them apart."""
-    for more in range(digits, _MAX_DIGITS + 1):
-        low, high = (fixed(end * scale, more) for end in (interval.low, interval.high))
-        if low != high:
-            break
-    return low, high
-
-
-def bracketed(interval: Interval, scale: float, digits: int) -> str:
-    """Return both ends of an interval in brackets for a table or a line, or why there are none."""
-    if math.isnan(interval.low):
-        return "[-]"
-    low, high = ends(interval, scale, digits)
-    return "[all alike]" if low == high else f"[{low}, {high}]"
-
-
-def fixed(number: float, digits: int) -> str:
-    """Return a number with this many decimals, without a sign if it is rounded to zero."""
-    text = f"{number:,.{digits}f}"
-    return text.removeprefix("-") if not text.strip("-0.,") else text
-
-
-def _percent(share: float) -> str:
-    return fixed(share * 100, 1)
-
-
-def _digits(ms: float) -> int:
-    """Return the decimals of a time in ms with four digits, or with all those before the decimal point."""
-    return max(0, 3 - (math.floor(math.log10(ms)) if ms > 0 else 0))
-
-
-def _ms(seconds: float) -> str:
-    ms = seconds * 1e3
-    return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.4g}"

@@ -2,15 +2,20 @@
 
 With several modes, the modes of each configuration compete. With one mode, the values of swept keys do: those that
 somebody can choose (an algorithm, a routing, the number of pieces) at each combination of the others (sizes, delays,
-rates), or all of them if there are only others. Seeds never compete: they repeat each alternative, and are pooled.
+rates), or all of them if there are only others. Different work is no rivalry: sizes and kinds of collectives are set
+side by side, and jobs are left to `job_times`. Seeds never compete: they repeat each alternative, and are pooled, those
+of the conditions and those of ECMP's hash.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from analysis.statistics.intervals import Series, pooled
+from analysis.statistics.intervals import Series, pooled_repetitions
+from analysis.statistics.jobs_in_words import JOINED, Job, told_apart
 
+JOBS = "job"
+"""The key of the jobs of a round."""
 MODE = "mode"
 """The name of the modes among what can be a baseline, beside keys of the scenario."""
 
@@ -23,11 +28,16 @@ _CHOICES = (
     *("transport.", "te.", "training.", "control.", "admission."),
 )
 """The keys, or the tables, whose values somebody chooses; those of other keys are given."""
+_WORK = (
+    *(JOBS, "collective.kind", "collective.chunk", "collective.size"),
+    *(f"training.{name}" for name in ("activations", "gradient_size", "forward", "backward", "weights", "held")),
+)
+"""The keys whose values are different work."""
 
 
-SEED = "run.seed"
-NAMES = (SEED, "fabric.hash_seed")
-"""The keys whose numbers are names, not quantities: no value of theirs is more than another."""
+SEED, HASH_SEED = "run.seed", "fabric.hash_seed"
+SEEDS = (SEED, HASH_SEED)
+"""The keys whose numbers are names, not quantities: their values are repetitions, which never compete."""
 
 
 class Value(NamedTuple):
@@ -42,7 +52,8 @@ class Value(NamedTuple):
 class Setting:
     """A configuration among the others of its sweep: its index and label, the values of swept keys, and its modes.
 
-    `baseline` has the values, in words, of the keys (and of MODE) whose baseline the user has chosen.
+    `baseline` has the values, in words, of the keys (and of MODE) whose baseline the user has chosen. `jobs` are the
+    jobs of its rounds, and `hashed` the modes whose flows ECMP's hash spreads.
     """
 
     index: int
@@ -51,6 +62,15 @@ class Setting:
     at: tuple[Value, ...]
     modes: tuple[str, ...]
     baseline: Mapping[str, str]
+    jobs: tuple[Job, ...] = ()
+    hashed: tuple[str, ...] = ()
+
+
+class Repetition(NamedTuple):
+    """The seeds of a point in words, "" for one that is not swept: that of ECMP's hash and that of its conditions."""
+
+    hash_seed: str
+    seed: str
 
 
 class Place(NamedTuple):
@@ -62,34 +82,39 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """Alternatives that are compared with each other: their points by name and seed, and the name of their baseline.
+    """Alternatives that are compared with each other: their points by name and seeds, and the name of their baseline.
 
-    `seeds` are the seeds in words, ("",) if none were swept. `at` are the values of the swept keys by which contests
-    differ, and `label` is what all alternatives share. `is_choice` tells that somebody can choose among the
-    alternatives, `key` the one key whose values they are (or MODE), and `numbers` are their coordinates if they are
-    quantities.
+    `hashed` are the alternatives whose flows ECMP's hash spreads. `at` are the values of the swept keys by which
+    contests differ, and `label` is what all alternatives share. `is_choice` tells that somebody can choose among the
+    alternatives, `is_named` that the user has named the baseline, `key` the one key whose values they are (or MODE),
+    and `numbers` are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which
+    none is better.
     """
 
     label: str
     kind: str
     at: tuple[Value, ...]
-    places: Mapping[str, Mapping[str, Place]]
+    places: Mapping[str, Mapping[Repetition, Place]]
     baseline: str
     is_choice: bool
+    hashed: tuple[str, ...] = ()
+    is_named: bool = False
+    is_rivalry: bool = True
     key: str | None = None
     numbers: Mapping[str, float] | None = None
 
     @property
-    def seeds(self) -> tuple[str, ...]:
+    def repetitions(self) -> tuple[Repetition, ...]:
         """The seeds of its points."""
-        return tuple(dict.fromkeys(seed for by_seed in self.places.values() for seed in by_seed))
+        return tuple(dict.fromkeys(one for by_seeds in self.places.values() for one in by_seeds))
 
     @property
     def where(self) -> str:
         """What the alternatives share, in words, and how many seeds they have."""
-        known = self.label.split(", ")
-        at = [value.words for value in self.at if value.words not in known] if self.key != MODE else []
-        return ", ".join(filter(None, [self.label, *at, f"{len(self.seeds)} seeds" * (len(self.seeds) > 1)]))
+        known = {*self.label.split(", ")}
+        values = () if self.key == MODE else self.at
+        at = [value.words for value in values if value.key != JOBS and not {*value.words.split(JOINED)} <= known]
+        return ", ".join(filter(None, [self.label, *at, seeds_words(self.repetitions)]))
 
     @property
     def all_places(self) -> tuple[Place, ...]:
@@ -99,39 +124,54 @@ class Contest:
     def times(self, known: Mapping[Place, Series]) -> dict[str, Series]:
         """Return the times of the alternatives that have some, given those of points, pooled over the seeds."""
         return {
-            name: pooled({number: known[place] for number, place in by_seed.items()})
-            for name, by_seed in self.known_places(known).items()
+            name: pooled_by_seeds({one: known[place] for one, place in by_seeds.items()}, self.repetitions)
+            for name, by_seeds in self.known_places(known).items()
         }
 
-    def known_places(self, known: Container[Place]) -> dict[str, dict[int, Place]]:
-        """Return the known points of the alternatives that have some, by name and number of the seed: with those seeds
-        that all of these have, or else with all."""
+    def known_places(self, known: Container[Place]) -> dict[str, dict[Repetition, Place]]:
+        """Return the known points of the alternatives that have some, by name and seeds: with those seeds that all of
+        these have, or else with all."""
         found = {
             name: {seed: place for seed, place in by_seed.items() if place in known}
             for name, by_seed in self.places.items()
         }
         found = {name: by_seed for name, by_seed in found.items() if by_seed}
-        common = [seed for seed in self.seeds if all(seed in by_seed for by_seed in found.values())]
-        order = {seed: number for number, seed in enumerate(common or self.seeds)}
+        common = [seed for seed in self.repetitions if all(seed in by_seed for by_seed in found.values())]
         return {
-            name: {order[seed]: place for seed, place in by_seed.items() if seed in order}
+            name: {seed: place for seed, place in by_seed.items() if seed in (common or self.repetitions)}
             for name, by_seed in found.items()
         }
 
 
+def pooled_by_seeds(times: Mapping[Repetition, Series], among: Iterable[Repetition]) -> Series:
+    """Return the times of one point with these seeds, which are `among` others, as one series."""
+    hashes, seeds = (list(dict.fromkeys(each)) for each in zip(*among, strict=True))
+    return pooled_repetitions(
+        {(hashes.index(one.hash_seed), seeds.index(one.seed)): series for one, series in times.items()}
+    )
+
+
+def seeds_words(repetitions: Iterable[Repetition]) -> str:
+    """Return how many seeds these have, if several: "3 seeds", "3 seeds with each of 4 hash seeds"."""
+    hashes, seeds = (len({*each}) for each in zip(*repetitions, strict=True))
+    words = [f"{seeds} seeds"] * (seeds > 1) + [f"{hashes} hash seeds"] * (hashes > 1)
+    return " with each of ".join(words)
+
+
 def is_choice(key: str) -> bool:
     """Return whether somebody chooses the value of a key, rather than being given it."""
-    return key in _CHOICES or key.startswith(tuple(one for one in _CHOICES if one.endswith(".")))
+    return key not in _WORK and (key in _CHOICES or key.startswith(tuple(one for one in _CHOICES if one.endswith("."))))
 
 
 def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
-    """Return the contests of a run's configurations, in their order; none if there is a single point."""
-    varied = _varied(settings)
+    """Return the contests of a run's configurations, in their order; none if there is a single point, or if nothing
+    that competes differs but their jobs."""
+    varied, settings = varied_keys(settings), with_short_tables(settings)
     if len({mode for one in settings for mode in one.modes}) > 1:
         return tuple(_of_modes(group, varied) for group in repetitions(settings) if len(_modes_of(group)) > 1)
-    if not varied:
-        return ()
     chosen = {key for key in varied if is_choice(key)}
+    if not varied or (not chosen and JOBS in varied):
+        return ()
     if not chosen:
         return (_of_values(settings, varied, is_choice=False),)
     groups: dict[tuple[str, ...], list[Setting]] = {}
@@ -141,10 +181,10 @@ def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
 
 
 def repetitions(settings: Iterable[Setting]) -> list[tuple[Setting, ...]]:
-    """Return the configurations in groups that differ in nothing but the seed."""
+    """Return the configurations in groups that differ in nothing but their seeds."""
     groups: dict[tuple[Value, ...] | int, list[Setting]] = {}
     for one in settings:
-        others = tuple(value for value in one.at if value.key != SEED)
+        others = tuple(value for value in one.at if value.key not in SEEDS)
         groups.setdefault(others if len(others) < len(one.at) else one.index, []).append(one)
     return [tuple(group) for group in groups.values()]
 
@@ -162,6 +202,7 @@ def named_by_routing(contests: Sequence[Contest]) -> tuple[Contest, ...]:
             one,
             places={name if mode == _FIXED else mode: by_seed for mode, by_seed in one.places.items()},
             baseline=name if one.baseline == _FIXED else one.baseline,
+            hashed=tuple(name if mode == _FIXED else mode for mode in one.hashed),
         )
         for one in contests
     )
@@ -188,13 +229,37 @@ def baselines_of(settings: Sequence[Setting]) -> dict[Place, tuple[str, Place]]:
     }
 
 
-def _varied(settings: Iterable[Setting]) -> set[str]:
-    """Return the keys that have several values, except for the seed."""
+def with_short_tables(settings: Sequence[Setting]) -> list[Setting]:
+    """Return configurations in which the words of swept tables tell only what not all of them have."""
+    short: dict[str, dict[str, str]] = {JOBS: dict(zip(*_jobs_in_short(settings), strict=True))}
+    for key in {value.key for one in settings for value in one.at} - {JOBS}:
+        words = list(dict.fromkeys(value.words for one in settings for value in one.at if value.key == key))
+        entries = [one.split(JOINED) for one in words]
+        apart = [[each for each in one if any(each not in other for other in entries)] for one in entries]
+        if any(len(one) > 1 for one in entries) and all(apart):
+            short[key] = {one: JOINED.join(left) for one, left in zip(words, apart, strict=True)}
+    return [
+        replace(
+            one,
+            at=tuple(value._replace(words=short.get(value.key, {}).get(value.words, value.words)) for value in one.at),
+        )
+        for one in settings
+    ]
+
+
+def _jobs_in_short(settings: Sequence[Setting]) -> tuple[list[str], list[str]]:
+    """Return the words of the jobs of configurations in which they are swept: as they are, and in short."""
+    words = [(value.words, one.jobs) for one in settings for value in one.at if value.key == JOBS]
+    return [each for each, _ in words], told_apart([jobs for _, jobs in words]) if words else []
+
+
+def varied_keys(settings: Iterable[Setting]) -> set[str]:
+    """Return the keys that have several values, except for seeds."""
     values: dict[str, set[str]] = {}
     for one in settings:
         for value in one.at:
             values.setdefault(value.key, set()).add(value.words)
-    return {key for key, words in values.items() if len(words) > 1 and key != SEED}
+    return {key for key, words in values.items() if len(words) > 1 and key not in SEEDS}
 
 
 def _modes_of(group: Iterable[Setting]) -> tuple[str, ...]:
@@ -208,21 +273,25 @@ def _of_modes(group: Sequence[Setting], varied: set[str]) -> Contest:
         label=shared_words([one.label for one in group]),
         kind=first.kind,
         at=tuple(value for value in first.at if value.key in varied),
-        places={mode: {_seed(one): Place(one.index, mode) for one in group if mode in one.modes} for mode in modes},
+        places={
+            mode: {repetition_of(one): Place(one.index, mode) for one in group if mode in one.modes} for mode in modes
+        },
+        hashed=tuple(mode for mode in modes if any(mode in one.hashed for one in group)),
         baseline=wanted if wanted in modes else modes[0],
         is_choice=True,
+        is_named=MODE in first.baseline,
         key=MODE,
     )
 
 
 def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, others: Iterable[str] = ()) -> Contest:
     named: dict[str, Setting] = {}
-    places: dict[str, dict[str, Place]] = {}
+    places: dict[str, dict[Repetition, Place]] = {}
     for alike in repetitions(group):
         name = _name(alike[0], keys)
         name = name if name not in named else f"{name} (no. {len(named) + 1})"
         named[name] = alike[0]
-        places[name] = {_seed(one): Place(one.index, one.modes[0]) for one in alike}
+        places[name] = {repetition_of(one): Place(one.index, one.modes[0]) for one in alike}
     only = next(iter(keys)) if len(keys) == 1 else None
     numbers = {
         name: value.number
@@ -235,8 +304,11 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         kind=group[0].kind,
         at=tuple(value for value in group[0].at if value.key in others),
         places=places,
+        hashed=tuple(name for name, one in named.items() if one.modes[0] in one.hashed),
         baseline=_baseline(named, keys),
         is_choice=is_choice,
+        is_named=any(key in group[0].baseline for key in keys),
+        is_rivalry=keys.isdisjoint(_WORK),
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
     )
@@ -256,8 +328,10 @@ def _baseline(named: Mapping[str, Setting], keys: set[str]) -> str:
     )
 
 
-def _seed(one: Setting) -> str:
-    return next((value.words for value in one.at if value.key == SEED), "")
+def repetition_of(one: Setting) -> Repetition:
+    """Return the seeds of a configuration."""
+    words = {value.key: value.words for value in one.at}
+    return Repetition(words.get(HASH_SEED, ""), words.get(SEED, ""))
 
 
 def _name(one: Setting, keys: set[str]) -> str:

@@ -10,7 +10,9 @@ A block is a number of consecutive collectives that are correlated. It begins wh
 for an earlier collective, as the stored rows tell (`Series.fresh`), and lasts as long as conditions are correlated. All
 modes run under the same conditions, so a gain pairs the same collectives of two modes, and common variation cancels.
 Other seeds draw the same conditions again, independently, so that blocks never reach from one seed into another
-(`pooled`).
+(`pooled`). Other seeds of ECMP's hash meet the same conditions, so that they are no further collectives: a collective's
+time is its mean over them, and the variance between the hashes' totals is added to that between blocks, with degrees of
+freedom by Welch and Satterthwaite (`over_draws`).
 
 Some samples cannot tell how long the longest times are, and their intervals would be too narrow. Then there is no
 interval, and `Interval.why` says why not. A test checks the coverage of all others by simulation.
@@ -21,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +44,8 @@ MIN_DIFFERENT = 10
 gain from fewer could be an accident."""
 
 FEW, FEW_BLOCKS = "too few collectives for an interval", "too few independent blocks of collectives for an interval"
-ALIKE = "the modes differ in too few collectives for an interval"
+FEW_HASHES = "too few seeds of ECMP's hash for an interval"
+ALIKE = "times differ in too few collectives for an interval"
 HEAVY = "too few collectives for an interval, as the slowest conditions are rare"
 FEW_DRAWS = f"too few seeds for an interval: {MIN_BLOCKS} or more"
 ONE_DRAW = "no interval, as all rounds have the same draw of background traffic, and other draws would differ"
@@ -84,8 +87,9 @@ class Series:
     `block` is the number of consecutive collectives whose conditions are correlated. `fresh` [K] tells before which
     collectives everything was chosen anew that outlasts a collective; None: before each. `needed` is the number of
     collectives that show the slowest conditions. With `one_draw` all collectives share one draw of something, of whose
-    effect they tell nothing. `recorded` tells that conditions are those of a recording, whatever the seed is. Raises
-    ValueError for an empty series, for different shapes, and for a block below 1.
+    effect they tell nothing. `recorded` tells that conditions are those of a recording, whatever the seed is. `draws`
+    [H, K] s are the times with each of several hashes, of which `completion_s` has the mean. Raises ValueError for an
+    empty series, for different shapes, and for a block below 1.
     """
 
     number: Numbers
@@ -95,6 +99,7 @@ class Series:
     needed: float = 0.0
     one_draw: bool = False
     recorded: bool = False
+    draws: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.number.ndim != 1 or self.number.shape != self.completion_s.shape:
@@ -107,7 +112,13 @@ class Series:
     def rows(self, some: npt.NDArray[Any]) -> "Series":
         """Return the series of some of its collectives, given by flags or indices."""
         fresh = None if self.fresh is None else self.fresh[some]
-        return replace(self, number=self.number[some], completion_s=self.completion_s[some], fresh=fresh)
+        draws = None if self.draws is None else self.draws[:, some]
+        return replace(self, number=self.number[some], completion_s=self.completion_s[some], fresh=fresh, draws=draws)
+
+    @property
+    def all_s(self) -> Floats:
+        """The times of all collectives, with each hash if there are several."""
+        return self.completion_s if self.draws is None else self.draws.reshape(-1)
 
 
 def series_of(
@@ -193,10 +204,40 @@ def pooled(repetitions: Mapping[int, Series]) -> Series:
     )
 
 
+def pooled_repetitions(repetitions: Mapping[tuple[int, int], Series]) -> Series:
+    """Return the times of one point as one series, by the numbers of the seed of ECMP's hash and of the seed of its
+    conditions: `pooled` over the latter, and then `over_draws` of the former."""
+    by_hash: dict[int, dict[int, Series]] = {}
+    for (draw, seed), one in repetitions.items():
+        by_hash.setdefault(draw, {})[seed] = one
+    each = [pooled(of_hash) for of_hash in by_hash.values()]
+    found = over_draws(each)
+    return each[0] if found is None else found
+
+
+def over_draws(series: Sequence[Series]) -> Series | None:
+    """Return the times of one point with several seeds of ECMP's hash as one series, over the collectives that all of
+    them have; None if there are none."""
+    common = series if len(series) == 1 else shared(series)
+    if common is None or len(common) == 1:
+        return None if common is None else common[0]
+    fresh = [one.fresh for one in common if one.fresh is not None]
+    times = np.array([one.completion_s for one in common])
+    return replace(
+        common[0],
+        completion_s=times.mean(axis=0),
+        block=max(one.block for one in common),
+        fresh=np.logical_and.reduce(fresh) if fresh else None,
+        needed=max(one.needed for one in common),
+        one_draw=any(one.one_draw for one in common),
+        draws=times,
+    )
+
+
 def summarise(series: Series, *, confidence: float = 0.95) -> Summary:
     """Return mean and total of the completion times. Raises ValueError for a confidence outside 0..1."""
     blocks, count = _Blocks.of([series]), series.number.size
-    mean_s = _ratio(blocks, blocks.times[0], (np.ones(count), blocks.sizes), confidence)
+    mean_s = _ratio(blocks, blocks.times[0], _Values(np.ones(count), blocks.sizes), confidence)
     total_s = replace(mean_s, value=mean_s.value * count, low=mean_s.low * count, high=mean_s.high * count)
     return Summary(collectives=count, mean_s=mean_s, total_s=total_s)
 
@@ -214,16 +255,17 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | 
         return None
     blocks = _Blocks.of(pair)
     of_base, of_mode = blocks.times
-    (_, base_s), (_, mode_s) = of_base, of_mode
+    base_s, mode_s = of_base.by_block, of_mode.by_block
     value = 1 - float(mode_s.sum() / base_s.sum())
     # The ratio with the more variable times in its numerator has the residuals that the transformation suits better.
-    if _variation(of_mode[0]) >= _variation(of_base[0]):
+    if _variation(of_mode.by_collective) >= _variation(of_base.by_collective):
         ratio = _ratio(blocks, of_mode, of_base, confidence)
         interval = Interval(value=value, low=1 - ratio.high, high=1 - ratio.low, why=ratio.why)
     else:
         ratio = _ratio(blocks, of_base, of_mode, confidence)
         if ratio.low <= 0:  # times that vary so much could have any ratio
-            return Interval(value=value, low=math.nan, high=math.nan, why=FEW)
+            has_draws = any(one.by_draw is not None for one in blocks.times)
+            return Interval(value=value, low=math.nan, high=math.nan, why=FEW_HASHES if has_draws else FEW)
         interval = Interval(value=value, low=1 - 1 / ratio.low, high=1 - 1 / ratio.high, why=ratio.why)
     differ = int((np.abs(mode_s - base_s) > _ROUNDING * base_s).sum())
     varies = np.ptp(base_s / blocks.sizes) > _ROUNDING * float(base_s.max())
@@ -240,7 +282,7 @@ def mean_of_draws(values: Floats, *, confidence: float = 0.95) -> Interval:
     residual = values - value
     if float(np.abs(residual).max()) <= _ROUNDING * float(np.abs(values).max()):
         return Interval(value=value, low=value, high=value)
-    return _about(value, residual, float(count), count, confidence)
+    return _about(value, residual, float(count), count, confidence=confidence)
 
 
 def gain_through(third: Series | None, slower: Series, faster: Series, *, confidence: float = 0.95) -> Interval | None:
@@ -266,8 +308,12 @@ def reasons(intervals: Iterable[tuple[str, Interval | None]]) -> list[str]:
     return [f"{why} ({', '.join(those)})" for why, those in names.items()]
 
 
-_Values = tuple[Floats, Floats]
-"""Values by collective, [K], and their sums by block, [B]."""
+class _Values(NamedTuple):
+    """Values by collective, [K], their sums by block, [B], and those by hash, [H], if there are several."""
+
+    by_collective: Floats
+    by_block: Floats
+    by_draw: Floats | None = None
 
 
 def _variation(times_s: Floats) -> float:
@@ -282,7 +328,7 @@ class _Blocks:
     `needed` is the largest of the series' numbers, and `one_draw` whether any has one draw.
     """
 
-    times: Sequence["_Values"]
+    times: Sequence[_Values]
     sizes: Floats
     least: int
     needed: float
@@ -296,7 +342,14 @@ class _Blocks:
         fresh = np.flatnonzero(reduce(np.logical_and, given)) if given else None
         starts, is_even = _starts(number, block, fresh)
         sizes = np.diff(np.append(starts, number.size)).astype(float)
-        times = [(one.completion_s, np.add.reduceat(one.completion_s, starts)) for one in series]
+        times = [
+            _Values(
+                one.completion_s,
+                np.add.reduceat(one.completion_s, starts),
+                None if one.draws is None else one.draws.sum(axis=1),
+            )
+            for one in series
+        ]
         least = MIN_BLOCKS if is_even else MIN_UNEVEN_BLOCKS
         needed, one_draw = max(one.needed for one in series), any(one.one_draw for one in series)
         return cls(times=times, sizes=sizes, least=least, needed=needed, one_draw=one_draw)
@@ -334,26 +387,52 @@ def _ratio(blocks: _Blocks, numerator: _Values, denominator: _Values, confidence
     """Return the ratio of two totals, with an interval if one is valid."""
     if not 0 < confidence < 1:
         raise ValueError(f"a confidence of {confidence}; allowed: between 0 and 1")
-    (numerators, above), (denominators, below) = numerator, denominator
+    (numerators, above, _), (denominators, below, _) = numerator, denominator
     value = float(above.sum() / below.sum())
     if why := _why_none(blocks, numerators - value * denominators):
         return Interval(value=value, low=math.nan, high=math.nan, why=why)
     residual = above - value * below
-    if float(residual @ residual) <= (_ROUNDING * float(above.sum())) ** 2:
+    of_draws = _between_draws(numerator, denominator, value)
+    if float(residual @ residual) + of_draws[0] <= (_ROUNDING * float(above.sum())) ** 2:
         return Interval(value=value, low=value, high=value)
-    return _about(value, residual, float(below.sum()), blocks.number, confidence)
+    return _about(value, residual, float(below.sum()), blocks.number, confidence=confidence, of_draws=of_draws)
 
 
-def _about(value: float, residual: Floats, total: float, count: float, confidence: float) -> Interval:
-    """Return the interval of a ratio with the denominator `total`, given the residuals of `count` blocks."""
-    variance = float(residual @ residual)
-    error = math.sqrt(variance / (1 - 1 / count)) / total
-    skewness = float((residual**3).sum()) / variance**1.5  # divided by the root of the number of blocks
+def _about(
+    value: float,
+    residual: Floats,
+    total: float,
+    count: float,
+    *,
+    confidence: float,
+    of_draws: tuple[float, int] = (0.0, 1),
+) -> Interval:
+    """Return the interval of a ratio with the denominator `total`, given the residuals of `count` blocks, and what
+    `_between_draws` returns."""
+    variance, (more, draws) = float(residual @ residual), of_draws
+    of_blocks = variance / (1 - 1 / count)
+    error = math.sqrt(of_blocks + more) / total
+    skewness = float((residual**3).sum()) / (variance + more) ** 1.5  # divided by the root of the number of blocks
     from scipy.special import stdtrit  # imported late: it takes a third of a second
 
-    quantile = float(stdtrit(count - 1, (1 + confidence) / 2))
+    freedom = count - 1
+    if more:
+        freedom = (of_blocks + more) ** 2 / (of_blocks**2 / freedom + more**2 / (draws - 1))
+    quantile = float(stdtrit(freedom, (1 + confidence) / 2))
     low, high = (value - _transformed(end, skewness) * error for end in (quantile, -quantile))
     return Interval(value=value, low=low, high=high)
+
+
+def _between_draws(numerator: _Values, denominator: _Values, value: float) -> tuple[float, int]:
+    """Return the variance of the residual of two totals that several hashes cause, and their number; 0 for one."""
+    above, below = numerator.by_draw, denominator.by_draw
+    count = max(1 if each is None else each.size for each in (above, below))
+    if count == 1:
+        return 0.0, 1
+    residual = (numerator.by_block.sum() if above is None else above) - value * (
+        denominator.by_block.sum() if below is None else below
+    )
+    return float(residual @ residual) / (count * (count - 1)), count
 
 
 def _transformed(quantile: float, skewness: float) -> float:

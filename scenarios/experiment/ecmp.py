@@ -10,9 +10,9 @@ from statistics import median
 
 import numpy as np
 
-from analysis.statistics.answer import fixed
 from analysis.statistics.contests import Setting, repetitions
 from analysis.statistics.intervals import Interval, Series, gain, pooled, series_of
+from analysis.statistics.number_words import fixed
 from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.prediction import plan_of
@@ -21,7 +21,7 @@ from scenarios.policies.knowledge import ORACLE
 from scenarios.spec.exclusions import exclusions
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario
-from topologies.fabric.fabric import build_fabric
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 HASH_SEEDS = range(1, 9)
 """The seeds of the hash that are predicted."""
@@ -65,7 +65,7 @@ def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
     known = {config: _times(config, most) for config in distinct}
     found = []
     for group in repetitions([setting_of(index, config) for index, config in asked.items()]):
-        of_seed = [times for one in group if (times := known[alone[one.index]])]
+        of_seed = [times for one in dict.fromkeys(alone[one.index] for one in group) if (times := known[one])]
         if of_seed:
             single, *spread = (pooled(dict(enumerate(times))) for times in zip(*of_seed, strict=True))
             found.append(
@@ -194,7 +194,8 @@ def _is_asked(config: Scenario) -> bool:
 def _base_alone(config: Scenario) -> Scenario:
     """Return what concerns base in a configuration."""
     run, control = replace(config.run, modes=("base",), baseline=()), replace(config.control, knowledge=ORACLE)
-    return replace(config, faults=(), policies=(), sweep=(), run=run, control=control)
+    fabric = replace(config.fabric, hash_seed=FabricSpec().hash_seed)  # which only ECMP has
+    return replace(config, faults=(), policies=(), sweep=(), at=(), run=run, control=control, fabric=fabric)
 
 
 def _times(config: Scenario, most: int) -> list[Series]:

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from analysis.statistics.answer import bracketed, fixed
 from analysis.statistics.intervals import Interval, Series, series_of
+from analysis.statistics.number_words import bracketed, fixed
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
 from scenarios.experiment.heartbeat import breaking_silence
 from scenarios.experiment.summary import point_result

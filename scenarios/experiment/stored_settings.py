@@ -39,11 +39,12 @@ def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def _contest_as_json(index: int, config: Scenario) -> dict[str, Any]:
-    """Return the swept values in words with their coordinates and the baseline, as `contests.Setting` has them, and
-    further keys in words."""
+    """Return the swept values in words with their coordinates, the baseline, the modes that are hashed, as
+    `contests.Setting` has them, and further keys in words."""
     place = setting_of(index, config)
     further = conditions_of_all(config, DEFAULTS)
-    return {"at": [list(value) for value in place.at], "baseline": dict(place.baseline), "further": further}
+    about = {"at": [list(value) for value in place.at], "baseline": dict(place.baseline), "further": further}
+    return about | ({"hashed": list(place.hashed)} if place.hashed else {})
 
 
 def _admission_as_json(config: Scenario) -> dict[str, Any]:

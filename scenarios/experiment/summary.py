@@ -18,7 +18,7 @@ import numpy.typing as npt
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
 from analysis.results.reader import choices_of
 from analysis.results.rows import Point
-from analysis.statistics.answer import answer, bracketed, fixed
+from analysis.statistics.answer import answer
 from analysis.statistics.claims import (
     ABOUT,
     PAPER_JOINT_GAIN,
@@ -30,6 +30,8 @@ from analysis.statistics.contests import MODE, Place, Setting, baselines_of, con
 from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
+from analysis.statistics.job_times import series_of_jobs
+from analysis.statistics.number_words import bracketed, fixed
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.transfer_times import times_of
@@ -80,19 +82,21 @@ class TrainingResult:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """One job of a point: the means of its measured and predicted completion times, and the longest time; no round
-    waits for `background`. `training` describes the iterations of a training job."""
+    """One job of a point: the means of its measured and predicted completion times, the longest time, and all of them,
+    [K] s; no round waits for `background`. `training` describes the iterations of a training job."""
 
     name: str
     mean_s: float
     mean_predicted_s: float
     longest_s: float
     background: bool
+    completion_s: npt.NDArray[np.float64]
     training: TrainingResult | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields, including those of `training`."""
+        """Return the fields, including those of `training`, without the single times."""
         values = asdict(self)
+        del values["completion_s"]
         return values | (values.pop("training") or {})
 
 
@@ -172,6 +176,7 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
             mean_predicted_s=float(rows["predicted_s"].mean()),
             longest_s=float(rows["completion_s"].max()),
             background=bool(background),
+            completion_s=rows.sort_values("collective")["completion_s"].to_numpy(),
         )
         results[Point(*point)] = (*of_point, result)
     return results
@@ -607,9 +612,16 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         for result in results
         for mode, series in result.times.items()
     }
+    jobs = {
+        (result.engine, Place(result.index, point.mode)): series_of_jobs(
+            result.times[point.mode], {job.name: job.completion_s for job in point.jobs}
+        )
+        for result in results
+        for point in result.points
+    }
     configs = {result.index: result.config for result in results}
     drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
-    return f"{answer(_settings_of(results), times)} {drawn}".strip()
+    return f"{answer(_settings_of(results), times, jobs)} {drawn}".strip()
 
 
 def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> str:
@@ -814,7 +826,7 @@ def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     if others:
         yield from (
             "",
-            f"{'the modes' if len(results[0].points) > 1 else 'compared'}, slowest first ({SIGNS})",
+            f"{'the modes' if any(len(one.points) > 1 for one in results) else 'compared'}, slowest first ({SIGNS})",
             *others,
         )
     if papers:
@@ -831,7 +843,7 @@ def _orders(engine: str, results: Sequence[ConfigResult]) -> tuple[list[str], li
         series = contest.times(times)
         if contest.key == MODE and contest.all_places[0].setting in papers:
             of_paper.append(f"{engine}, {contest.where}: {_claims(series)}")
-        elif len(series) > 1:
+        elif len(series) > 1 and contest.is_rivalry:
             contests.append((contest, series))
     return [f"{engine}, {where}: {order}" for where, order in orders_of(contests)], of_paper
 

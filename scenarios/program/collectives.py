@@ -27,7 +27,7 @@ from scenarios.policies.rules import Cost
 from scenarios.policies.situation import Action, InForce
 from scenarios.program.message_times import RankMessages, rates_shown
 from scenarios.spec.collective import CollectiveSpec
-from scenarios.spec.pieces import fewest_pieces
+from scenarios.spec.pieces import choose
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NO_CABLES, Cables
@@ -257,10 +257,10 @@ class _Family:
             (path,) = chooser.paths(chooser.in_order[None], shared.slowest_bps(mean_bps[None]), chosen=False)
             return seconds_alone(chooser, chooser.in_order, path, shared, mean_bps, gpus=self.gpus)
 
-        chosen = fewest_pieces(
+        chosen = choose(
             seconds, transfers=len(once.schedule.transfers), message_bytes=once.largest_message_bytes // unit_bytes
         )
-        return cut(chosen)
+        return cut(chosen.pieces)
 
     def _chooser(self, wanted: Workload, mode: Mode) -> Chooser:
         return Chooser(self._router, mode, wanted, self._group.spec.ring)

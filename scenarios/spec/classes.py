@@ -41,8 +41,8 @@ class ClassSpec:
     @property
     def words(self) -> str:
         """The class in words, with share and ceiling if they differ from the defaults."""
-        share = f", {self.share * 100:g} % assured" if self.share > 0 else ""
-        ceiling = f", at most {self.ceiling * 100:g} %" if self.ceiling < 1 else ""
+        share = f" with {self.share * 100:g} % assured" if self.share > 0 else ""
+        ceiling = f" at most {self.ceiling * 100:g} %" if self.ceiling < 1 else ""
         return f"{self.name} {self.priority}{share}{ceiling}"
 
     def written(self) -> dict[str, Any]:

@@ -84,11 +84,6 @@ class JobSpec:
         is_given = self.size_bytes is not None or self.chunk_bytes is not None
         return not is_given and (self.kind or default.kind) not in (*SELF_SIZED_KINDS, BACKGROUND, TRANSFER)
 
-    @property
-    def words(self) -> str:
-        """The job in words: its name, and its class if it has one."""
-        return self.name if self.traffic_class is None else f"{self.name} ({self.traffic_class})"
-
     def collective(self, default: CollectiveSpec) -> CollectiveSpec:
         """Return the collective that the job repeats; `default` is the scenario's [collective].
 

@@ -1,6 +1,6 @@
 """A configuration in words: its label, which names every key that is not at its default, and its place in a sweep.
 
-Tables that are too long for a label are told apart by a number in hexadecimal digits, "2 jobs (#3f09ac)".
+A table with too many entries for a label is told apart by a number in hexadecimal digits, "12 jobs (#3f09ac)".
 """
 
 import hashlib
@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, Protocol
 
-from analysis.statistics.contests import MODE, NAMES, SEED, Setting, Value
+from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value
+from analysis.statistics.jobs_in_words import JOINED, words_of
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
 from scenarios.policies.knowledge import Knowledge
@@ -18,7 +19,7 @@ from scenarios.spec.keys import KEYS
 from scenarios.spec.run import RunSpec
 from topologies import units
 from topologies.conditions.sampler import ConditionsSpec, delays_s
-from topologies.errors import SpecError, list_first
+from topologies.errors import SpecError
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import links_in_grain
 from topologies.fabric.wan import WanSpec
@@ -39,10 +40,10 @@ _WITHOUT_EFFECT = {
 """The keys that change no time of a point, or that are told beside the label."""
 _PLAIN = ("fabric.routing",)
 """The keys whose values speak for themselves."""
-_TABLES = ("job", "class", "conditions.links", "fault")
-"""The keys whose values are tables, too long to be written out."""
+_TABLES = (JOBS, "class", "conditions.links", "fault")
+"""The keys whose values are tables, of which each entry is a part of a label."""
 _IN_TRAINING = tuple(f"training.{name}" for name in ("pipeline", "stages", "micro_batches", "replicas"))
-_MOST = 3  # entries of a table that are named
+_MOST, _MOST_SWEPT = 3, 8  # entries of a table that are named
 _MOST_RATES = 4  # of a WAN's links
 
 
@@ -69,6 +70,8 @@ class Configuration(Protocol):
     def kinds(self) -> Set[str]: ...
     @property
     def label(self) -> str: ...
+    @property
+    def hashed_modes(self) -> tuple[str, ...]: ...
     def value(self, key: str) -> Any: ...
 
 
@@ -108,6 +111,8 @@ def setting_of(index: int, config: Configuration) -> Setting:
         label=config.label,
         kind="jobs" if config.jobs else config.collective.kind,
         at=tuple(Value(key, value_words(key, value), _number(key, value)) for key, value in config.at),
+        jobs=tuple(job.written() for job in config.jobs),
+        hashed=config.hashed_modes,
         modes=config.run.modes,
         baseline=baseline_of(config),
     )
@@ -128,8 +133,8 @@ def baseline_of(config: Configuration) -> dict[str, str]:
 
 def _key_of(name: str, swept: Mapping[str, Any]) -> str:
     found = [key for key in (MODE, *swept) if name in (key, key.rpartition(".")[2])]
-    allowed = ", ".join((MODE, *(key for key in swept if key != SEED)))
-    if found == [SEED]:
+    allowed = ", ".join((MODE, *(key for key in swept if key not in SEEDS)))
+    if len(found) == 1 and found[0] in SEEDS:
         raise ValueError(f"{name!r} has no baseline, as seeds are repetitions; allowed: {allowed}")
     if len(found) != 1:
         raise ValueError(f"{name!r} is {'not swept' if not found else 'not clear'}; allowed: {allowed}")
@@ -175,10 +180,7 @@ def key_words(key: str, value: Any) -> str:
     """Return a key with its value in words: "wan rate 40 Gbit/s"; a table has the words of its entries."""
     kind = KEYS[key].kind
     if key in _TABLES:
-        if not value:
-            return f"without {KEYS[key].attribute}"
-        is_short = key != "job" and len(value) <= _MOST
-        return list_first([each.words for each in value], _MOST) + f" ({_number_of(key, value)})" * (not is_short)
+        return JOINED.join(_entries(key, value, _MOST_SWEPT))
     table, _, last = key.rpartition(".")
     name = last.replace("_", " ")
     if table in ("te", "admission", "control", "class") and key != "control.knowledge":
@@ -191,12 +193,27 @@ def key_words(key: str, value: Any) -> str:
     return f"{name} {'default' if written is None else written}"
 
 
+def _entries(key: str, value: Any, most: int) -> list[str]:
+    """Return the entries of a table in words; of more than `most` the first ones, with the number of all of them."""
+    if not value:
+        return [f"without {KEYS[key].attribute}"]
+    words = [_entry_words(key, each) for each in value]
+    number = f" ({_number_of(key, value)})" * (len(words) > most)
+    return [*words[:most], *([f"and {len(words) - most:,} more{number}"] if number else [])]
+
+
+def _entry_words(key: str, entry: Any) -> str:
+    if key == JOBS:
+        return words_of(entry.written())
+    return str(entry.words)
+
+
 def _number(key: str, value: Any) -> float | None:
     """Return the coordinate of a value: a number that is no name, the GPUs of all sites, the mean of a range of rates,
     or the age of knowledge."""
     if isinstance(value, Knowledge):
         return value.age
-    if isinstance(value, bool) or key in NAMES:
+    if isinstance(value, bool) or key in SEEDS:
         return None
     if isinstance(value, int | float):
         return float(value)
@@ -211,17 +228,27 @@ def _further_words(config: Configuration, key: str, defaults: Configuration) -> 
     is_swept, value = key in swept, swept.get(key, config.value(key))
     if key == "fault":
         value = tuple(fault for fault in value if not fault.is_traced)
+    if _is_told_before(config, key, value) or (not is_swept and _is_plain(key, value, defaults)):
+        return ""
+    if key in _TABLES:
+        return ", ".join(_entries(key, value, _MOST_SWEPT if is_swept else _MOST))
     if is_swept:
-        return key_words(key, value) if key not in _STATED and not _is_in_training(config, key) else ""
-    if key == "collective.pieces" and value == 1:
-        return ""
-    is_told = key in _STATED | _WITHOUT_EFFECT | {"job"} or _is_in_training(config, key)
-    if is_told or value == defaults.value(key):
-        return ""
-    if key == "conditions.links" and all(one.rate_bps is None for one in value):
-        return ""  # delays, which are among the WAN's words
+        return key_words(key, value)
     plain = {"fabric.grain": f"{value} grain", "fabric.rails": f"{value} rail{'s' * (value != 1)}"}
     return plain.get(key, str(value) if key in _PLAIN else key_words(key, value))
+
+
+def _is_told_before(config: Configuration, key: str, value: Any) -> bool:
+    """Return whether the label's beginning tells a key."""
+    return key in _STATED or (key == JOBS and bool(value)) or _is_in_training(config, key)
+
+
+def _is_plain(key: str, value: Any, defaults: Configuration) -> bool:
+    """Return whether a key that is not swept needs no words: at its default, or where it has no effect on times. Delays
+    of single links are among the WAN's words."""
+    if key == "conditions.links" and all(one.rate_bps is None for one in value):
+        return True
+    return key in _WITHOUT_EFFECT or value == defaults.value(key) or (key, value) == ("collective.pieces", 1)
 
 
 def _is_in_training(config: Configuration, key: str) -> bool:
@@ -272,8 +299,8 @@ def _collective_words(config: Configuration, defaults: Configuration) -> Iterato
     """Yield the collective in words: its kind, if it is not the default, and its size."""
     spec = config.collective
     if config.jobs:
-        number = "" if "job" in dict(config.at) else f" ({_number_of('job', config.jobs)})"
-        yield f"{len(config.jobs)} job{'s' * (len(config.jobs) != 1)}{number}"
+        yield f"{len(config.jobs)} job{'s' * (len(config.jobs) != 1)}"
+        yield from _entries(JOBS, config.jobs, _MOST_SWEPT if JOBS in dict(config.at) else _MOST)
     if _is_program(config) and not config.jobs:
         return  # it sends what it likes
     if spec.kind == TRAINING and not config.jobs:

@@ -8,8 +8,9 @@ from scenarios.spec import file_notes, physical_limits
 from scenarios.spec.labels import setting_of
 from scenarios.spec.pieces import CANDIDATES
 from scenarios.spec.scenario import Scenario
-from topologies.errors import list_first
+from topologies.errors import list_all, list_first
 
+_ANOTHER = "--set collective.pieces=N sets another number"
 _MOST_GROUPS, _MOST_RUNS = 3, 5  # that are named
 
 
@@ -27,11 +28,27 @@ def _chosen_pieces(configs: Sequence[Scenario]) -> list[str]:
     """Return a sentence if the timing model has chosen to split the blocks of some configurations."""
     chosen = [config for config in configs if config.collective.chooses]
     numbers = {config.collective.pieces or 1 for config in chosen}
+    capped = [config for config in chosen if config.has_most_pieces]
     if numbers <= {1}:
-        return []
+        untried = list_all(list(dict.fromkeys(map(_collective, capped)))) if capped else ""
+        why = f"collective.pieces: 1, as larger numbers, of many messages, were not tried for {untried}; {_ANOTHER}"
+        return [why] if capped else []
     among = f"the fastest of {CANDIDATES[0]} to {CANDIDATES[-1]} by the timing model at the links' mean rates"
     words = _by_values([({v.key: v for v in setting_of(0, one).at}, one.collective.pieces or 1) for one in chosen])
-    return [f"collective.pieces: {words}, {among}; --set collective.pieces=N sets another number"]
+    return [f"collective.pieces: {words}, {among}{_most_tried(capped)}; {_ANOTHER}"]
+
+
+def _most_tried(configs: Sequence[Scenario]) -> str:
+    """Return for which algorithms the chosen number is the largest that was tried: there a larger one may be faster."""
+    names: dict[int, dict[str, None]] = {}
+    for config in configs:
+        names.setdefault(config.collective.pieces or 1, {})[_collective(config)] = None
+    parts = [f"{number} for {list_all([*of_number])}" for number, of_number in sorted(names.items())]
+    return f" ({list_all(parts)}: the most that were tried, so more may be faster)" if parts else ""
+
+
+def _collective(config: Scenario) -> str:
+    return f"{config.collective.kind} {config.collective.algorithm or ''}".strip()
 
 
 def _by_values(chosen: Sequence[tuple[Mapping[str, Value], int]]) -> str:

@@ -6,6 +6,7 @@ More pieces fill a pipeline sooner, but every piece waits for the delay of each 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +37,24 @@ def chosen_pieces(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: Con
     The model has the ranks in order, the fixed paths, and each link at its mean rate, so the number is the same for
     every mode and seed. The sizes are those of the spec.
     """
+    return _choice(spec, fabric_spec, conditions, scale).pieces
+
+
+def is_most_tried(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> bool:
+    """Return whether the chosen number is the largest that was tried, so that a larger one may be faster."""
+    return _choice(spec, fabric_spec, conditions, scale).is_most
+
+
+class Choice(NamedTuple):
+    """A number of pieces, and whether it is the largest that was tried, although each had been faster than half."""
+
+    pieces: int
+    is_most: bool = False
+
+
+def _choice(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> Choice:
     if spec.kind in SELF_SIZED_KINDS or spec.schedule is not None:
-        return 1
+        return Choice(1)
     asked = _alike(spec), fabric_spec, conditions, scale
     return _remembered[asked] if asked in _remembered else _chosen(*asked)
 
@@ -48,10 +65,10 @@ def remember(
     """Have `chosen_pieces` return the number that a run has stored, if it is one of CANDIDATES: a run that is resumed
     keeps its choice, which takes long in large fabrics."""
     if isinstance(pieces, int) and pieces in CANDIDATES:
-        _remembered[_alike(spec), fabric_spec, conditions, scale] = pieces
+        _remembered[_alike(spec), fabric_spec, conditions, scale] = Choice(pieces, pieces == CANDIDATES[-1])
 
 
-_remembered: dict[tuple[CollectiveSpec, FabricSpec, ConditionsSpec, RateScale], int] = {}
+_remembered: dict[tuple[CollectiveSpec, FabricSpec, ConditionsSpec, RateScale], Choice] = {}
 
 
 def _alike(spec: CollectiveSpec) -> CollectiveSpec:
@@ -67,36 +84,41 @@ def choices_begun() -> int:
 
 
 @lru_cache(maxsize=2 * MAX_CONFIGURATIONS)  # a scenario is checked more than once
-def _chosen(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> int:
+def _chosen(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> Choice:
     def whole(pieces: int) -> Workload:
         return workload_of(replace(spec, pieces=pieces), fabric_spec.gpus_per_site)
 
     try:
         largest = round(whole(1).largest_message_bytes)
-        return fewest_pieces(
+        return choose(
             lambda pieces: _seconds(whole(pieces), spec.ring, fabric_spec, conditions),
             transfers=len(whole(1).schedule.transfers),
             message_bytes=scale.chunk_bytes(largest) if scale != FULL_SCALE else largest,
             least_bytes=1 if scale == FULL_SCALE else _LEAST_SCALED_BYTES,
         )
     except (SpecError, ScheduleError, NoPathError, ScaleError):  # which the checks of a scenario report
-        return 1
+        return Choice(1)
 
 
-def fewest_pieces(seconds: Callable[[int], float], *, transfers: int, message_bytes: int, least_bytes: int = 1) -> int:
+def choose(seconds: Callable[[int], float], *, transfers: int, message_bytes: int, least_bytes: int = 1) -> Choice:
     """Return the fewest of CANDIDATES whose time, `seconds(pieces)`, is within ENOUGH of the least one.
 
     The whole collective has so many transfers, the largest of `message_bytes`; a piece has at least `least_bytes`.
     """
-    times_s = {1: seconds(1)}
+    times_s, may_gain = {1: seconds(1)}, True
     for pieces in CANDIDATES[1:]:
-        if pieces * transfers > _MOST_TRANSFERS or pieces * least_bytes > message_bytes:
+        if pieces * least_bytes > message_bytes:
+            may_gain = False
+            break
+        if pieces * transfers > _MOST_TRANSFERS:
             break
         times_s[pieces] = seconds(pieces)
         if times_s[pieces // 2] - times_s[pieces] < ENOUGH / 20 * times_s[pieces]:
+            may_gain = False
             break  # with a + b / pieces, all larger numbers together gain no more than this one did
     limit_s = min(times_s.values()) * (1 + ENOUGH)
-    return next(pieces for pieces, time_s in times_s.items() if time_s <= limit_s)
+    found = next(pieces for pieces, time_s in times_s.items() if time_s <= limit_s)
+    return Choice(found, may_gain and found == max(times_s))
 
 
 def _seconds(workload: Workload, ring: str, fabric_spec: FabricSpec, conditions: ConditionsSpec) -> float:

@@ -33,7 +33,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS, OUTERMOST
 from scenarios.spec.labels import label_of
-from scenarios.spec.pieces import chosen_pieces, remember
+from scenarios.spec.pieces import chosen_pieces, is_most_tried, remember
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.round_workload import workload_of_jobs
 from scenarios.spec.run import RunSpec
@@ -276,6 +276,12 @@ class Scenario:
         pieces = chosen_pieces(spec, self.fabric, self.conditions, self.run.scale) if is_alone else 1
         return replace(self, collective=replace(spec, pieces=pieces, chooses=is_alone))
 
+    @property
+    def has_most_pieces(self) -> bool:
+        """Whether the timing model has chosen the largest number of pieces that it tried."""
+        spec = replace(self.collective, pieces=None, chooses=False)
+        return self.collective.chooses and is_most_tried(spec, self.fabric, self.conditions, self.run.scale)
+
     def _with_outages(self) -> "Scenario":
         """Return the configuration with the outages of its trace among its faults. A trace that cannot be read has none
         here: `consistency` refuses it."""
@@ -292,6 +298,12 @@ class Scenario:
     def label(self) -> str:
         """The configuration in words, with every key that is not at its default (`labels.label_of`)."""
         return label_of(self, DEFAULTS)
+
+    @property
+    def hashed_modes(self) -> tuple[str, ...]:
+        """The modes whose flows between sites ECMP's hash spreads: those that choose no paths."""
+        is_spread = self.fabric.routing == "ecmp" and len(self.fabric.gpus_per_site) > 1
+        return tuple(mode for mode in self.run.modes if is_spread and not self.mode(mode).reroutes)
 
     @cached_property
     def columns(self) -> Mapping[str, Any]:

@@ -22,6 +22,10 @@ def size(mb):
     return Value("collective.chunk", f"{mb} MB", mb * 1e6)
 
 
+def delay(ms):
+    return Value("conditions.wan_delay", f"{ms} ms", ms / 1e3)
+
+
 def pieces(number):
     return Value("collective.pieces", f"pieces {number}", number)
 
@@ -34,6 +38,14 @@ def seed(number):
     return Value("run.seed", f"seed {number}")
 
 
+def hash_seed(number):
+    return Value("fabric.hash_seed", f"hash seed {number}")
+
+
+def routing(name):
+    return Value("fabric.routing", name)
+
+
 def gpus(number):
     return Value("fabric.gpus", f"{number} GPUs", number)
 
@@ -42,7 +54,7 @@ def noisy(mean_s, seed, count=400):
     return mean_s * np.random.default_rng(seed).uniform(0.9, 1.1, count)
 
 
-def settings_of(cases, baseline):
+def settings_of(cases, baseline, hashed=()):
     return [
         Setting(
             index=index,
@@ -51,12 +63,13 @@ def settings_of(cases, baseline):
             at=tuple(at),
             modes=tuple(means),
             baseline=baseline,
+            hashed=hashed if Value("fabric.routing", "single") not in at else (),
         )
         for index, (at, means) in enumerate(cases)
     ]
 
 
-def said(cases, *, baseline=None, count=400, engine="model"):
+def said(cases, *, baseline=None, count=400, engine="model", hashed=()):
     """Return the answer to cases, each of them swept values and a mean, or times, by mode.
 
     Means belong to times that are proportional to each other, so that a gain is the same in every collective.
@@ -67,7 +80,7 @@ def said(cases, *, baseline=None, count=400, engine="model"):
         for mode, mean in means.items():
             completion_s = mean if isinstance(mean, np.ndarray) else mean * luck
             times[engine, Place(index, mode)] = Series(np.arange(completion_s.size), completion_s)
-    return answer(settings_of(cases, baseline or {}), times)
+    return answer(settings_of(cases, baseline or {}, hashed), times)
 
 
 ALIKE = "(the same in every collective)"
@@ -94,7 +107,7 @@ CROSSING = [
         ),
         pytest.param(
             [([], {"base": 1.0, "wan": 1.2, "joint": 1.3})],
-            f"base is fastest, 16.7 % below wan, the next {ALIKE}.",
+            f"base is fastest; wan, the next, takes 20.0 % longer {ALIKE}.",
             id="the baseline is fastest",
         ),
         pytest.param(
@@ -109,7 +122,7 @@ CROSSING = [
         ),
         pytest.param(
             [([], {"base": 1.0, "wan": 1.0, "joint": 1.2})],
-            f"base and wan are equally fast, and fastest, 16.7 % below joint, the next {ALIKE}.",
+            f"base and wan are equally fast, and fastest; joint, the next, takes 20.0 % longer {ALIKE}.",
             id="the baseline and another are equally fast",
         ),
         pytest.param(
@@ -120,8 +133,8 @@ CROSSING = [
         ),
         pytest.param(
             [([], {"base": noisy(1, 1), "joint": noisy(0.999, 2)})],
-            "base has the lowest mean, 0.1 % below joint, the next (95 % interval -0.7 to 0.9 %), but cannot be told "
-            "from it.",
+            "base has the lowest mean, but cannot be told from joint; joint, the next, takes 0.1 % longer (95 % "
+            "interval -0.7 to 0.9 %).",
             id="the baseline and the other cannot be told apart",
         ),
         pytest.param(
@@ -161,20 +174,25 @@ CROSSING = [
         ),
         pytest.param(
             [([], {"base": 1.0, "joint": 1 + 1e-5})],
-            f"base is fastest, less than 0.1 % below joint, the next {ALIKE}.",
+            f"base is fastest; joint, the next, takes less than 0.1 % longer {ALIKE}.",
             id="a small loss",
         ),
         pytest.param(
             [([size(1)], {"base": 0.2}), ([size(8)], {"base": 1.0}), ([size(64)], {"base": 8.0})],
-            f"1 MB is fastest, 80.0 % below 8 MB, the next {ALIKE}; the mean rises from 200.2 ms at 1 MB to 8,007 ms "
-            "at 64 MB.",
+            "the mean is 200.2 ms at 1 MB, 1,001 ms at 8 MB and 8,007 ms at 64 MB.",
+            id="different work is no rivalry",
+        ),
+        pytest.param(
+            [([delay(ms)], {"base": s}) for ms, s in ((1, 0.2), (10, 1.0), (50, 8.0))],
+            f"1 ms is fastest, 80.0 % below 10 ms, the next {ALIKE}; the mean rises from 200.2 ms at 1 ms to 8,007 ms "
+            "at 50 ms.",
             id="a quantity that is given",
         ),
         pytest.param(RING, f"mesh is fastest, 40.0 % below ring {ALIKE}.", id="algorithms"),
         pytest.param(
             CROSSING,
             "mesh is fastest up to 64 MB, 30.0 % below ring (the same in every collective of each); ring is fastest at "
-            f"128 MB, 28.6 % below mesh, the next {ALIKE}.",
+            f"128 MB; mesh, the next, takes 40.0 % longer {ALIKE}.",
             id="the best changes along a number",
         ),
         pytest.param(
@@ -230,8 +248,8 @@ CROSSING = [
         pytest.param(
             [([gpus(n), size(mb)], {"base": 1.0, "joint": s}) for n in (8, 16) for mb, s in ((1, 0.7), (8, 1.2))],
             "joint is fastest at 2 of 4 (8 GPUs, 1 MB; 16 GPUs, 1 MB), 30.0 % below base (the same in every collective "
-            "of each); base is fastest at 2 of 4 (8 GPUs, 8 MB; 16 GPUs, 8 MB), 16.7 % below joint, the next (the same "
-            "in every collective of each).",
+            "of each); base is fastest at 2 of 4 (8 GPUs, 8 MB; 16 GPUs, 8 MB); joint, the next, takes 20.0 % longer "
+            "(the same in every collective of each).",
             id="the best mode changes with two keys",
         ),
         pytest.param(
@@ -242,8 +260,8 @@ CROSSING = [
         ),
         pytest.param(
             [([size(1)], {"base": noisy(1, 1), "joint": noisy(0.999, 2)}), ([size(8)], {"base": 1.0, "joint": 0.5})],
-            "base has the lowest mean at 1 MB, 0.1 % below joint, the next (95 % interval -0.7 to 0.9 %), but cannot "
-            f"be told from it; joint is fastest at 8 MB, 50.0 % below base {ALIKE}.",
+            "base has the lowest mean at 1 MB, but cannot be told from joint; joint, the next, takes 0.1 % longer (95 "
+            f"% interval -0.7 to 0.9 %); joint is fastest at 8 MB, 50.0 % below base {ALIKE}.",
             id="told apart at some only",
         ),
         pytest.param(
@@ -312,6 +330,53 @@ def test_the_answer_begins_with_what_was_compared(cases, options, beginning):
     assert said(cases, **options).startswith(beginning)
 
 
+ONE_HASH = "one draw of ECMP's hash (fabric.hash_seed): intervals do not cover others."
+HASHED = {"base": 1.0, "ccl": 0.9, "wan": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("cases", "hashed", "parts"),
+    [
+        pytest.param([([], HASHED)], ("base", "ccl"), [f"; base and ccl have {ONE_HASH}"], id="modes"),
+        pytest.param([([], {"base": 1.0, "wan": 0.8})], ("base",), [f"; base has {ONE_HASH}"], id="base alone"),
+        pytest.param([([], {"base": 1.0})], ("base",), [f"(timing model); this has {ONE_HASH[:-1]}; no "], id="alone"),
+        pytest.param(RING, ("base",), [f"; all have {ONE_HASH}"], id="algorithms over ECMP"),
+        pytest.param(
+            [([routing(name)], {"base": s}) for name, s in (("single", 1.0), ("ecmp", 0.5))],
+            ("base",),
+            ["ecmp is fastest, 50.0 % below single", f"; ecmp has {ONE_HASH}"],
+            id="routings",
+        ),
+        pytest.param(
+            [([hash_seed(n)], {"base": 1.0, "wan": 0.5}) for n in (1, 2, 3)],
+            ("base",),
+            ["over 3 hash seeds of 400 AllGathers each (timing model), 2 sites: wan is fastest, 50.0 % below "],
+            id="hash seeds are pooled",
+        ),
+        pytest.param(
+            [([hash_seed(n), seed(s)], {"base": noisy(1, s)}) for n in (1, 2) for s in (1, 2, 3)],
+            ("base",),
+            ["2 sites: a mean of ", "in base over 3 seeds with each of 2 hash seeds of 400 AllGathers each (timing "],
+            id="both seeds",
+        ),
+    ],
+)
+def test_the_draw_of_ecmps_hash_is_told_or_pooled(cases, hashed, parts):
+    text = said(cases, hashed=hashed)
+    assert all(part in text for part in parts), text
+    if "hash seeds" in text:
+        assert "one draw" not in text
+
+
+def test_an_interval_over_hash_seeds_allows_for_other_hashes():
+    """Each hash has another mean; within a hash, times hardly vary."""
+    means = (0.8, 1.0, 1.3, 0.9)
+    text = said([([hash_seed(n)], {"base": noisy(mean, 1)}) for n, mean in enumerate(means)], hashed=("base",))
+    low, high = (float(end) for end in re.search(r"interval ([\d.,]+) to ([\d.,]+) ms", text.replace(",", "")).groups())
+    spread = np.std(means, ddof=1) / 2 * 3.182  # Student's t with 3 degrees of freedom
+    assert 1e3 * (1 - spread) == pytest.approx(low, rel=0.05) and 1e3 * (1 + spread) == pytest.approx(high, rel=0.05)
+
+
 def test_a_difference_that_many_comparisons_may_show_by_chance_is_told():
     """A gain of 1.2 % whose 95 % interval ends just above zero: one of seven such intervals may do so by chance, and
     the one at 1 - 0.05 / 7, 1.37 times as wide, includes zero."""
@@ -346,11 +411,14 @@ def test_a_point_that_nothing_is_compared_with_is_told_alone():
     ("cases", "baseline", "part"),
     [
         ([([], JOINT)], {MODE: "wan"}, "12.5 % below wan"),
+        ([([], JOINT)], {MODE: "joint"}, "joint is fastest; wan, the next, takes 14.3 % longer"),
+        (RING, {"collective.algorithm": "mesh"}, "mesh is fastest; direct, the next, takes 50.0 % longer"),
         (RING, {"collective.algorithm": "direct"}, "33.3 % below direct"),
         (
             [([size(mb)], {"base": s}) for mb, s in ((1, 0.2), (8, 1.0), (64, 8.0))],
             {"collective.chunk": "64 MB"},
-            "64 MB",
+            "the mean is 200.2 ms at 1 MB, 97.5 % less (the same in every collective); 1,001 ms at 8 MB, 87.5 % less "
+            "(the same in every collective); 8,007 ms at 64 MB, the baseline.",
         ),
     ],
 )
@@ -463,7 +531,7 @@ def test_no_answer_contradicts_itself(given):
     text = said(cases, count=count, baseline=baseline)
     assert text.endswith(".") and ".." not in text and "nan" not in text and "  " not in text
     assert not re.search(r"-0(\.0*)? %", text)
-    assert not re.search(r"(-?[\d.,]+) (?:%|ms)? ?to \1 (?:%|ms)", text)
+    assert not re.search(r"(?<![-\d.,])(-?[\d.,]+) (?:%|ms)? ?to \1 (?:%|ms)", text)
     for part in re.split(r"; |: ", text):
         assert not ("is fastest" in part and ("too few" in part or "cannot be told" in part)), part
         below = re.search(r"(\S+) (?:is fastest|has the lowest mean).* below (\S+?)(?:,| \()", part)

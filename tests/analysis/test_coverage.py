@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.statistics.intervals import HEAVY, ONE_DRAW, Interval, Series, gain, pooled, series_of, summarise
+from analysis.statistics.intervals import (
+    HEAVY,
+    ONE_DRAW,
+    Interval,
+    Series,
+    gain,
+    over_draws,
+    pooled,
+    series_of,
+    summarise,
+)
 from hosts.collectives.background import PATTERNS
 from scenarios.engines.model import Model
 from scenarios.spec.scenario import Scenario
@@ -134,6 +144,27 @@ def with_policies(count: int, *names: str) -> Scenario:
     values = {"policy": policies, "run.modes": ["base", *names], "collective.count": count, "fabric.gpus": 4}
     (config,) = scenario(**values).configurations()
     return config
+
+
+def test_intervals_over_hash_seeds_contain_the_true_value_in_95_percent_of_draws() -> None:
+    """Every hash has a mean of its own, all meet the same conditions, and each adds some chance to each collective."""
+    chance = np.random.default_rng(1)
+    for hashes, of_hash, of_conditions in ((4, 0.3, 0.1), (8, 0.1, 0.8), (8, 0.0, 0.5)):
+        held = []
+        for _ in range(400):
+            effect = chance.normal(0, of_hash, (hashes, 1)) + chance.normal(0, of_conditions, 100)
+            times = np.exp(effect + chance.normal(0, 0.1, (hashes, 100)))
+            base = Series(np.arange(100), np.exp(chance.normal(0, of_conditions, 100)))
+            over = over_draws([Series(np.arange(100), one) for one in times])
+            assert over is not None
+            mean_s, gained = summarise(over).mean_s, gain(base, over)
+            assert gained is not None
+            truth = math.exp((of_hash**2 + of_conditions**2 + 0.01) / 2)
+            ratio = truth / math.exp(of_conditions**2 / 2)
+            held.append((mean_s.low <= truth <= mean_s.high, gained.low <= 1 - ratio <= gained.high))
+        shares = np.mean(held, axis=0)
+        print(f"{hashes} hashes of {of_hash}: {shares}")
+        assert all(0.92 <= share <= 0.99 for share in shares), shares
 
 
 def test_intervals_hold_where_rings_are_chosen_when_conditions_call_for_it() -> None:

@@ -602,3 +602,42 @@ def test_seeds_are_pooled_in_figures_of_means(tmp_path):
     assert "3 seeds" in plot(run).get_suptitle()
     distribution = [row for row in data(run, "paper-cdf") if (row["engine"], row["mode"]) == ("model", "base")]
     assert len(distribution) == 180
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says", "size"),
+    [
+        ({}, "base (both fixed)", "chunks of 8 MB"),
+        ({"fabric.routing": "ecmp"}, "base (hashed paths)", "chunks of 8 MB"),
+        ({"fabric.routing": "spray", "collective.kind": "alltoall"}, "base (sprayed paths)", "blocks of 8 MB"),
+        ({"sweep.fabric.routing": ["single", "ecmp"]}, "base", "chunks of 8 MB"),
+        ({"fabric.routing": "ecmp", "collective.size": "64 MB"}, "base (hashed paths)", "size 64 MB"),
+    ],
+)
+def test_a_comparison_tells_what_base_does_and_the_size_that_all_have(tmp_path, overrides, says, size):
+    run = write_run(tmp_path / "run", overrides={"run.modes": ["base", "wan"], **overrides}, modelled=5)
+    figure = plot(run)
+    assert figure.legends[0].get_texts()[0].get_text() == says
+    assert size in figure.get_suptitle().replace("\n", " ")
+
+
+def test_seeds_of_the_hash_are_pooled_in_figures(tmp_path):
+    """A bar for each mode over all hashes; a distribution has the collectives of each."""
+    overrides = {"sweep.fabric.hash_seed": [1, 2, 5], "fabric.routing": "ecmp", "run.modes": ["base", "wan"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=60)
+    draw(run)
+    stored = rows_of(run)
+    rows = stored[stored["engine"] == "model"].groupby("mode").completion_s
+    for drawn in data(run, "paper")[:2]:
+        assert float(drawn["mean_s"]) == pytest.approx(rows.mean()[drawn["mode"]])
+    assert "3 hash seeds" in plot(run).get_suptitle().replace("\n", " ")
+    distribution = [row for row in data(run, "paper-cdf") if (row["engine"], row["mode"]) == ("model", "base")]
+    assert len(distribution) == 180 and float(distribution[-1]["completion_s"]) == pytest.approx(rows.max()["base"])
+
+
+def test_jobs_that_differ_in_their_sizes_have_ticks_of_their_own(tmp_path):
+    """Otherwise bars of several configurations would stand in one place."""
+    jobs = [[{"name": "a", "ranks": [0, 4]}, {"name": "b", "ranks": [1, 5], "size": size}] for size in ("1 MB", "2 MB")]
+    run = write_run(tmp_path / "run", overrides={"sweep.job": jobs, "run.modes": ["base"]}, modelled=5)
+    labels = [tick.get_text().replace("\n", " ") for tick in plot(run).axes[-1].get_xticklabels()]
+    assert labels == ["a + b 1 MB", "a + b 2 MB"]

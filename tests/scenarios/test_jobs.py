@@ -405,7 +405,8 @@ def test_an_invalid_class_is_refused_in_one_sentence_with_its_key(tables, place,
 def test_the_gold_tenant_completes_as_if_alone_only_in_the_configuration_with_classes(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command.run(["tenants", "--engine", "model", "--collectives", "20", "--modes", "base", "--out", "it"]) == 0
-    assert "inference (gold), training (bronze)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "inference takes " in printed and "training class bronze" in printed
     mean_s = open_run(tmp_path / "it").jobs.groupby(["setting", "job"]).completion_s.mean()
     alone = load_scenario("tenants", [Override("job", [{"ranks": [0, 1, 4, 5]}], "job")]).configurations()[0]
     _, alone_s = modelled(alone)
@@ -505,6 +506,13 @@ def test_three_to_five_classes_with_shares_and_ceilings_get_the_parts_that_the_m
     assert found["three"].completion_s["j2"] * 1e3 == pytest.approx(25.6 + (12.8 - 0.2 * 25.6) / 0.7, rel=0.005)
 
 
-@pytest.mark.parametrize(("tables", "shown"), [([], "none"), ([GOLD, BRONZE], "gold, bronze")])
+@pytest.mark.parametrize(
+    ("tables", "shown"),
+    [
+        ([[]], ["none"]),
+        ([[GOLD, BRONZE]], ["gold, bronze"]),
+        ([[GOLD], [GOLD | {"share": 0.5}]], ["gold priority 2", "gold priority 2 share 0.5"]),
+    ],
+)
 def test_a_tick_label_of_a_figure_names_its_classes(tables, shown):
-    assert run_points.words("class", tables) == shown
+    assert run_points.told("class", tables) == shown

@@ -2,10 +2,12 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from analysis.statistics.contests import differing_words
 from scenarios.spec import ScenarioError
 from scenarios.spec.keys import KEYS
 from scenarios.spec.load import Override, load_scenario
@@ -61,6 +63,49 @@ def test_values_that_differ_have_labels_that_differ(one, other):
 
 
 @pytest.mark.parametrize(
+    ("key", "values", "differing"),
+    [
+        (
+            "job",
+            [
+                [{"name": "train", "size": "64 MB", "ranks": [0, 4]}],
+                [{"name": "train", "size": "64 MB", "ranks": [0, 4]}, {"name": "infer", "size": "8 MB"}],
+                [{"name": "train", "size": "64 MB", "ranks": [0, 4]}, {"name": "infer", "size": "9 MB"}],
+            ],
+            ["1 job", "2 jobs, infer 8 MB", "2 jobs, infer 9 MB"],
+        ),
+        (
+            "fault",
+            [
+                [{"at": "collective 3", "what": "link s0b0-s1b0 down"}],
+                [{"at": "collective 4", "what": "link s0b0-s1b0 down"}],
+                [],
+            ],
+            ["link s0b0-s1b0 down at collective 3", "link s0b0-s1b0 down at collective 4", "without faults"],
+        ),
+        (
+            "conditions.links",
+            [{"s0b0>*": {"delay": "40 ms"}}, {"s0b0>*": {"delay": "40 ms"}, "s0b1>*": {"rate": "1 Gbit/s"}}],
+            None,
+        ),
+    ],
+)
+def test_labels_of_tables_that_differ_say_in_words_what_differs(key, values, differing):
+    configs = load_scenario("paper", [Override(f"sweep.{key}", values, "")]).configurations()
+    labels = [one.label for one in configs]
+    assert len({*labels}) == len(values) and not any("#" in one for one in labels)
+    if differing is not None:
+        assert differing_words(labels) == differing
+
+
+def test_a_table_with_many_entries_has_a_number_besides_the_first_ones():
+    jobs = [{"name": f"j{number}", "ranks": [0, 4]} for number in range(6)]
+    one, other = label(job=jobs), label(job=[*jobs[:5], jobs[5] | {"start": "1 ms"}])
+    assert "6 jobs, j0 on GPUs 0,4, j1 on GPUs 0,4, j2 on GPUs 0,4, and 3 more (#" in one
+    assert one != other
+
+
+@pytest.mark.parametrize(
     ("rates", "words"),
     [
         (["40 Gbit/s", "40 Gbit/s", "500 Mbit/s"], "own WAN 40/40/0.5 Gbit/s (#"),
@@ -104,7 +149,7 @@ ALGORITHMS = *ALGORITHMS, "--sweep", "collective.algorithm=hierarchical,ring"
 
 @pytest.mark.parametrize(
     ("options", "baseline", "named"),
-    [(SWEPT, "mode=wan", "wan"), (ALGORITHMS, "algorithm=ring", "ring")],
+    [(SWEPT, "mode=wan", "wan"), (SWEPT, "mode=joint", "joint"), (ALGORITHMS, "algorithm=ring", "ring")],
 )
 def test_sentence_table_json_figure_and_report_take_the_same_baseline(
     tmp_path, monkeypatch, capsys, options, baseline, named
@@ -112,7 +157,11 @@ def test_sentence_table_json_figure_and_report_take_the_same_baseline(
     monkeypatch.chdir(tmp_path)
     run(*options, "--baseline", baseline, "--out", "out")
     text = capsys.readouterr().out
-    assert f"gain over {named}" in text and f" below {named}" in text.partition("\n")[0]
+    assert f"gain over {named}" in text
+    sentence, told = text.partition("\n")[0], re.search(r"([\d.]+) % (below|longer)", text)
+    assert (f" below {named}" in sentence) is (told[2] == "below")
+    signed = f"{'-' * (told[2] == 'longer')}{told[1]}%"
+    assert signed in text, "the table has another number"
     run("--resume", "out", "--json")
     points = json.loads(capsys.readouterr().out)["points"]
     means_s = [point["mean_s"] for point in points]

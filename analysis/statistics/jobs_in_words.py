@@ -1,0 +1,122 @@
+"""The jobs of a configuration in words: each of them whole, or what tells the jobs of several configurations apart.
+
+A job is the [[job]] table that declares it, as a scenario's file has it. No words hold a comma and a blank, which
+separate the parts of labels.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+Job = Mapping[str, Any]
+"""A [[job]] table; `name` is always given."""
+
+BACKGROUND, _MESSAGES = "background", ("background", "transfer")
+_WORK = ("kind", "size", "schedule", "pattern", "rate", "duration", "count", "ranks")
+"""The fields that say what a job sends, and who sends it."""
+_UNGIVEN = {
+    "kind": "its kind as the collective",
+    "algorithm": "its algorithm by default",
+    "size": "its size as the collective",
+    "count": "once",
+    "class": "without class",
+    "start": "from the start",
+    "ranks": "on all GPUs",
+}
+"""Fields that a table leaves out, in words."""
+JOINED = " + "
+"""What separates the jobs of a configuration, and the entries of other tables, in words."""
+
+
+def words_of(job: Job) -> str:
+    """Return a job with all that its table has: "train 64 MB on GPUs 0,1,4,5"."""
+    return " ".join([str(job["name"]), *_fields(job).values()])
+
+
+def all_words_of(jobs: Sequence[Job]) -> str:
+    """Return all jobs whole: "train 64 MB + infer 8 MB"."""
+    return JOINED.join(map(words_of, jobs))
+
+
+def is_same_work(one: Job, other: Job) -> bool:
+    """Return whether two jobs send the same, so that their times can be compared."""
+    mine, theirs = _fields(one), _fields(other)
+    return all(mine.get(field) == theirs.get(field) for field in _WORK)
+
+
+def differing_fields(configurations: Sequence[Sequence[Job]]) -> dict[str, tuple[str, ...]]:
+    """Return by name of a job the fields in which the jobs of this name differ."""
+    by_name: dict[str, list[dict[str, str]]] = {}
+    for job in (job for jobs in configurations for job in jobs):
+        by_name.setdefault(str(job["name"]), []).append(_fields(job))
+    return {
+        name: tuple(
+            field
+            for field in dict.fromkeys(field for fields in of_name for field in fields)
+            if len({fields.get(field) for fields in of_name}) > 1
+        )
+        for name, of_name in by_name.items()
+    }
+
+
+def own_words(job: Job, fields: Iterable[str]) -> str:
+    """Return these fields of a job in words, without its name: "8 MB class gold"."""
+    known = _fields(job)
+    return " ".join(known.get(field, _UNGIVEN.get(field, f"{field} by default")) for field in fields)
+
+
+def short_words(job: Job, fields: Iterable[str]) -> str:
+    """Return a job with these of its fields: "infer 8 MB"."""
+    return f"{job['name']} {own_words(job, fields)}".strip()
+
+
+def told_apart(configurations: Sequence[Sequence[Job]]) -> list[str]:
+    """Return for each configuration its jobs with what tells them from those of the others: "train alone", "train +
+    infer 8 MB". Jobs are told whole if that tells no difference."""
+    differing, most = differing_fields(configurations), max(map(len, configurations))
+    short = [
+        JOINED.join(short_words(job, differing[str(job["name"])]) for job in jobs) + " alone" * (len(jobs) == 1 < most)
+        for jobs in configurations
+    ]
+    whole = [all_words_of(jobs) for jobs in configurations]
+    return short if len(set(short)) == len(set(whole)) else whole
+
+
+def _fields(job: Job) -> dict[str, str]:
+    """Return the given fields of a job in words, in the order in which they are told. `chunk` is another way to give
+    the `size`."""
+    written = {
+        "kind": "{}",
+        "algorithm": "{}",
+        "schedule": "schedule {}",
+        "size": "{}",
+        "chunk": "{} messages" if job.get("kind") in _MESSAGES else "{} blocks",
+        "pattern": "{}",
+        "rate": "{}",
+        "duration": "for {}",
+        "channels": "{} channels",
+        "pieces": "{} pieces",
+        "count": "{} times",
+        "class": "class {}",
+        "start": "from {}",
+        "deadline": "by {}",
+        "latest": "at the latest {}",
+        "ranks": "on GPUs {}",
+    }
+    values = dict(job) | ({"ranks": _ranks_words(job["ranks"])} if "ranks" in job else {})
+    if "schedule" in values:
+        values["schedule"] = "/".join(str(values["schedule"]).split("/")[-2:])
+    default = {"count": 1, "start": "0 s"}
+    found = {
+        field: form.format(values[field])
+        for field, form in written.items()
+        if values.get(field) is not None and values[field] != default.get(field)
+    }
+    return {"size" if field == "chunk" and job.get("kind") not in _MESSAGES else field: found[field] for field in found}
+
+
+def _ranks_words(ranks: Sequence[int]) -> str:
+    """Return ranks in their order, runs of three or more in short: "0-3,8"."""
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), key=lambda one: one[1] - one[0])]
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs]
+    return ",".join(parts)

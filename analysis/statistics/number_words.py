@@ -1,0 +1,107 @@
+"""Numbers of collectives, times, shares and intervals in words, with as many digits as they need."""
+
+import math
+from collections.abc import Sequence
+
+from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, Interval
+from topologies.errors import list_all
+
+COLLECTIVE_NAMES = {
+    "allgather": "AllGather",
+    "reducescatter": "ReduceScatter",
+    "allreduce": "AllReduce",
+    "alltoall": "AllToAll",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "sendrecv": "SendRecv",
+    "alltoallv": "AllToAllv",
+    "jobs": "round",
+    "training": "iteration",
+}
+"""The name in text of each kind of collective."""
+ROUNDING = 1e-9
+"""Smaller differences, as shares of a time, are rounding errors of sums."""
+_MAX_DIGITS = 6
+
+
+def counted(
+    kinds: Sequence[str], counts: Sequence[int], measured: Sequence[bool], *, seeds: str = "", each: bool = True
+) -> str:
+    """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"; of several seeds
+    "3 seeds of 20 AllGathers each (measured)"."""
+    number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
+    engines = dict.fromkeys("measured" if one else "timing model" for one in measured)
+    names = {COLLECTIVE_NAMES.get(kind, "collective") for kind in kinds}
+    name = names.pop() if len(names) == 1 else "collective"
+    plural = "" if max(counts) == 1 else "s"
+    of_seeds = f"{seeds} of " if seeds else ""
+    return f"{of_seeds}{number} {name}{plural}{' each' if each or of_seeds else ''} ({list_all(list(engines))})"
+
+
+def why_none(gains: Sequence[Interval]) -> str:
+    """Return why the first of these has no interval."""
+    why = gains[0].why
+    return f"{why}: {MIN_COLLECTIVES} or more" if why == FEW else why
+
+
+def interval_words(interval: Interval, scale: float, unit: str, word: str = "") -> str:
+    """Return an interval in brackets, with as many digits as tell its ends apart."""
+    if math.isnan(interval.low):
+        return f" ({why_none([interval])})"
+    if interval.high - interval.low <= ROUNDING * max(abs(interval.low), abs(interval.high)):
+        return " (the same in every collective)" if not word else " (the same in every collective of each)"
+    least = 1 if unit == " %" else _digits(interval.value * scale)
+    low, high = ends(interval, scale, least)
+    return f" (95 % interval{word} {low} to {high}{unit})"
+
+
+def longer_words(gain: Interval) -> str:
+    """Return by how much longer, or less long, than a baseline something takes, given its gain: "9.1 % longer (95 %
+    interval 8.6 to 9.6 %)". Why there is no interval is left to the caller."""
+    if abs(gain.value) <= ROUNDING:
+        return "as long"
+    if gain.value > 0:
+        return f"{percent(gain.value)} % less{'' if gain.why else interval_words(gain, 100, ' %')}"
+    longer = Interval(value=-gain.value, low=-gain.high, high=-gain.low)
+    return f"{percent(longer.value)} % longer{'' if gain.why else interval_words(longer, 100, ' %')}"
+
+
+def ends(interval: Interval, scale: float, digits: int) -> tuple[str, str]:
+    """Return both ends of an interval in text, with at least `digits` decimals and as many as tell them apart."""
+    for more in range(digits, _MAX_DIGITS + 1):
+        low, high = (fixed(end * scale, more) for end in (interval.low, interval.high))
+        if low != high:
+            break
+    return low, high
+
+
+def bracketed(interval: Interval, scale: float, digits: int) -> str:
+    """Return both ends of an interval in brackets for a table or a line, or why there are none."""
+    if math.isnan(interval.low):
+        return "[-]"
+    low, high = ends(interval, scale, digits)
+    return "[all alike]" if low == high else f"[{low}, {high}]"
+
+
+def fixed(number: float, digits: int) -> str:
+    """Return a number with this many decimals, without a sign if it is rounded to zero."""
+    text = f"{number:,.{digits}f}"
+    return text.removeprefix("-") if not text.strip("-0.,") else text
+
+
+def percent(share: float) -> str:
+    """Return a share in percent, with one decimal."""
+    return fixed(share * 100, 1)
+
+
+def _digits(ms: float) -> int:
+    """Return the decimals of a time in ms with four digits, or with all those before the decimal point."""
+    return max(0, 3 - (math.floor(math.log10(ms)) if ms > 0 else 0))
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time in ms with four digits, or with all those before the decimal point."""
+    ms = seconds * 1e3
+    return f"{ms:,.0f}" if ms >= 999.95 else f"{ms:.4g}"

@@ -1,0 +1,145 @@
+"""The answer of a run of jobs: a table of inputs and sentences; different work is no rivalry."""
+
+import re
+
+import numpy as np
+import pytest
+
+from analysis.statistics.answer import answer
+from analysis.statistics.contests import Place, Setting, Value, contests_of
+from analysis.statistics.intervals import Series
+from analysis.statistics.jobs_in_words import all_words_of, told_apart
+
+TRAIN = {"name": "train", "size": "64 MB", "ranks": [0, 1, 4, 5]}
+NOISE = {"name": "noise", "kind": "background", "rate": "5 Gbit/s", "ranks": [2, 6]}
+
+
+def infer(**fields):
+    return {"name": "infer", "ranks": [2, 3, 6, 7]} | {key.rstrip("_"): value for key, value in fields.items()}
+
+
+def luck(seed):
+    times = np.random.default_rng(seed).uniform(0.9, 1.1, 400)
+    return times / times.mean()
+
+
+def said(cases, *, further=(), count=400):
+    """Return the answer to cases: their jobs, the further values of swept keys, and the mean time of each job.
+
+    The times of all jobs are proportional to each other, so that a ratio is the same in every round."""
+    jobs_swept = len({all_words_of(jobs) for jobs, *_ in cases}) > 1
+    settings, times, of_jobs = [], {}, {}
+    for index, (jobs, values, means) in enumerate(cases):
+        at = [Value("job", all_words_of(jobs))] * jobs_swept + list(values)
+        settings.append(
+            Setting(
+                index=index,
+                label=", ".join(["8 GPUs", *map(str, map(all_words_of, [[job] for job in jobs]))]),
+                kind="jobs",
+                at=tuple(at),
+                modes=("base",),
+                baseline={},
+                jobs=tuple(jobs),
+            )
+        )
+        place = ("model", Place(index, "base"))
+        series = {name: Series(np.arange(count), mean * luck(7)[:count]) for name, mean in means.items()}
+        times[place] = max(series.values(), key=lambda one: one.completion_s.mean())
+        of_jobs[place] = series
+    return answer(settings, times, of_jobs), contests_of(settings)
+
+
+SAME = "(the same in every collective)"
+ROUNDS = "over 400 rounds each (timing model) in base, 8 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("cases", "sentence"),
+    [
+        pytest.param(
+            [
+                ([TRAIN], [], {"train": 1.0}),
+                ([TRAIN, infer(size="8 MB")], [], {"train": 1.25, "infer": 0.1}),
+                ([TRAIN, infer(size="32 MB")], [], {"train": 1.5, "infer": 0.4}),
+            ],
+            f"train and infer in 3 configurations {ROUNDS}, train 64 MB on GPUs 0,1,4,5: train takes 1,000 ms alone; "
+            f"1,250 ms beside infer 8 MB, 25.0 % longer {SAME}; 1,500 ms beside infer 32 MB, 50.0 % longer {SAME}; "
+            "infer takes 100 ms with 8 MB; 400 ms with 32 MB.",
+            id="a tenant that grows",
+        ),
+        pytest.param(
+            [
+                ([infer(), TRAIN], [], {"infer": 1.0, "train": 2.0}),
+                ([infer(class_="gold"), TRAIN], [], {"infer": 0.5, "train": 2.5}),
+            ],
+            f"infer and train in 2 configurations {ROUNDS}, train 64 MB on GPUs 0,1,4,5: infer takes 1,000 ms without "
+            f"class; 500 ms with class gold, 50.0 % less {SAME}; train takes 2,000 ms beside infer without class; "
+            f"2,500 ms beside infer class gold, 25.0 % longer {SAME}.",
+            id="a class",
+        ),
+        pytest.param(
+            [
+                ([TRAIN], [], {"train": 1.0}),
+                ([TRAIN, NOISE], [], {"train": 1.0, "noise": 3.0}),
+            ],
+            f"train in 2 configurations {ROUNDS}, train 64 MB on GPUs 0,1,4,5: train takes 1,000 ms alone; 1,000 ms "
+            "beside noise, as long.",
+            id="nobody waits for background traffic",
+        ),
+        pytest.param(
+            [
+                (jobs, [Value("conditions.wan_delay", f"{ms} ms", ms)], {"train": ms * slow, "infer": 0.1})
+                for ms in (1, 10)
+                for jobs, slow in (([TRAIN, infer(size="8 MB")], 1), ([TRAIN, infer(size="9 MB")], 2))
+            ],
+            f"train and infer in 4 configurations {ROUNDS}, train 64 MB on GPUs 0,1,4,5: train takes 1,000 ms beside "
+            f"infer 8 MB at 1 ms; 2,000 ms beside infer 9 MB at 1 ms, 100.0 % longer {SAME}; 10,000 ms beside infer 8 "
+            f"MB at 10 ms; 20,000 ms beside infer 9 MB at 10 ms, 100.0 % longer {SAME}; infer takes 100 ms with 8 MB "
+            "at 1 ms; 100 ms with 9 MB at 1 ms; 100 ms with 8 MB at 10 ms; 100 ms with 9 MB at 10 ms.",
+            id="jobs are compared where all else is the same",
+        ),
+        pytest.param(
+            [([TRAIN, infer()], [], {"train": 1.0, "infer": 0.5})],
+            "train and infer over 400 rounds (timing model) in base, 8 GPUs, train 64 MB on GPUs 0,1,4,5, infer on "
+            "GPUs 2,3,6,7: train takes 1,000 ms; infer takes 500 ms.",
+            id="one configuration",
+        ),
+    ],
+)
+def test_each_job_is_told_what_it_takes_and_loses(cases, sentence):
+    found, contests = said(cases)
+    assert found == sentence
+    assert contests == ()
+
+
+def test_too_few_rounds_are_told_once():
+    text, _ = said(
+        [([TRAIN], [], {"train": 1.0}), *(([TRAIN, infer(size=s)], [], {"train": 2.0}) for s in ("1 MB", "2 MB"))],
+        count=20,
+    )
+    assert text.count("100.0 % longer") == 2 and text.count("too few") == 1
+    assert text.endswith("(too few collectives for an interval: 60 or more).")
+
+
+def test_what_somebody_chooses_competes_and_tells_the_jobs_as_well():
+    routings = [Value("fabric.routing", name) for name in ("single", "ecmp")]
+    text, contests = said(
+        [([TRAIN, infer()], [one], {"train": s, "infer": s}) for one, s in zip(routings, (2, 1), strict=True)]
+    )
+    assert len(contests) == 1 and "ecmp is fastest, 50.0 % below single" in text
+    assert "train takes 2,000 ms at single; 1,000 ms at ecmp, 50.0 % less" in text
+
+
+@pytest.mark.parametrize(
+    ("jobs", "words"),
+    [
+        ([[TRAIN], [TRAIN, infer()]], ["train alone", "train + infer"]),
+        ([[TRAIN, infer(start="1 ms")], [TRAIN, infer()]], ["train + infer from 1 ms", "train + infer from the start"]),
+        ([[TRAIN, infer()], [infer(), TRAIN]], ["train + infer", "infer + train"]),
+        ([[TRAIN | {"ranks": [0, 1, 2, 3, 8]}], [TRAIN]], ["train on GPUs 0-3,8", "train on GPUs 0,1,4,5"]),
+        ([[infer(count=2)], [infer()]], ["infer 2 times", "infer once"]),
+    ],
+)
+def test_configurations_are_told_apart_by_what_differs(jobs, words):
+    assert told_apart(jobs) == words
+    assert not any(re.search(r", |#", one) for one in words)
