@@ -9,6 +9,7 @@ from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from analysis.statistics.contests import MODE
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import ScheduleError
+from hosts.embedding.ring import MAX_RING_SITES
 from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
 from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
@@ -65,6 +66,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
                     *_check_changing_conditions(config),
                     *_check_control(config),
                     *_check_probes(config),
+                    *_check_rings(config),
                     *_check_referees(config),
                     *_check_emulated(config),
                     *te.check(config.te, config.fabric.routing),
@@ -225,6 +227,16 @@ def _check_probes(config: Scenario) -> Iterator[Mistake]:
         if (count := len(probes_of(fabric, config.mode(name), config.workload, in_order))) > MAX_PROBES:
             text = f"{name} has {count:,} probes, one for each path of each crossing"
             yield Mistake("run.modes", f"{text}; allowed: {MAX_PROBES}")
+
+
+def _check_rings(config: Scenario) -> Iterator[Mistake]:
+    """Check that rings, if a mode or a referee chooses them, are over few sites: every order of the sites is tried."""
+    sites = len(config.fabric.gpus_per_site)
+    choosing = [name for name in config.run.modes if config.modes[name].reembeds]
+    choosing += [f"run.referees {name}" for name in config.run.referees]
+    if sites > MAX_RING_SITES and choosing and not config.program.is_given:
+        text = f"{choosing[0]} chooses rings over {sites} sites; allowed: up to {MAX_RING_SITES}"
+        yield Mistake("run.modes", f"{text}, or modes that keep the ring")
 
 
 def _check_referees(config: Scenario) -> Iterator[Mistake]:

@@ -1,0 +1,41 @@
+"""What packs give, measured in the VM: round trips, and rates that a background load leaves."""
+
+import re
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT
+from tests.topologies.test_packs import REGIONS, markdown, rtt_ms
+
+RUN = str(PROJECT / "scenarios" / "run.py")
+
+
+def run(*arguments: str, input: str | None = None, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, RUN, *arguments],
+        cwd=cwd,
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_ping_between_ten_regions_equals_the_table_of_round_trips(tmp_path: Path) -> None:
+    """The table has another value in each direction; what is there and back is their mean."""
+    (tmp_path / "network-latency.md").write_text(markdown())
+    pairs = list(combinations(range(len(REGIONS)), 2))
+    lines = "".join(f"g{a} ping -c 1 g{b}\n" for a, b in pairs)
+    scenario = str(PROJECT / "scenarios" / "packs" / "latency.toml")
+    shown = run(scenario, "--cli", "--data", str(tmp_path), input=lines, cwd=tmp_path)
+    found = [float(one) for one in re.findall(r"rtt min/avg/max/mdev = ([0-9.]+)/", shown)]
+    names = [REGIONS[at] for at in range(len(REGIONS))]
+    wanted = [(rtt_ms(names[a], names[b]) + rtt_ms(names[b], names[a])) / 2 for a, b in pairs]
+    assert found == pytest.approx(wanted, abs=1e-3)
