@@ -356,7 +356,12 @@ def _fitting(kind: str, fabric: Fabric) -> str:
 
 
 def _check_trace(fabric: Fabric, conditions: ConditionsSpec, count: int | None) -> Iterator[Mistake]:
-    """Check that a trace can be read and covers `count` collectives, if that is given; raises ConditionsError."""
-    limit = None if conditions.trace is None else sampler.sampler(fabric, conditions, seed=0).limit
+    """Check that a trace and a load can be read and cover `count` collectives, if that is given; raises
+    ConditionsError."""
+    if conditions.trace is None and conditions.load is None:
+        return
+    limit = sampler.sampler(fabric, conditions, seed=0).limit
     if limit is not None and count is not None and count > limit:
-        yield Mistake("collective.count", f"{count:,} is too large: the trace covers {limit:,}")
+        what, key = ("trace", "trace_repeat") if conditions.trace is not None else ("load", "load.repeat")
+        text = f"{count:,} is too large: the {what} covers {limit:,}; allowed: up to that, or conditions.{key} = true"
+        yield Mistake("collective.count", text)

@@ -1,5 +1,6 @@
 """What packs give, measured in the VM: round trips, and rates that a background load leaves."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT
-from tests.topologies.test_packs import REGIONS, markdown, rtt_ms
+from tests.topologies.test_packs import REGIONS, data, markdown, rtt_ms
+
+__all__ = ["data"]
 
 RUN = str(PROJECT / "scenarios" / "run.py")
 
@@ -39,3 +42,17 @@ def test_ping_between_ten_regions_equals_the_table_of_round_trips(tmp_path: Path
     names = [REGIONS[at] for at in range(len(REGIONS))]
     wanted = [(rtt_ms(names[a], names[b]) + rtt_ms(names[b], names[a])) / 2 for a, b in pairs]
     assert found == pytest.approx(wanted, abs=1e-3)
+
+
+def test_collectives_under_a_load_take_the_predicted_times(data: Path, tmp_path: Path) -> None:
+    """The load fills up to 0.9 of a link, so that the times of the four collectives differ by a half."""
+    load = '{matrices = "matrices:matrices", peak = 0.9}'
+    sets = [f"conditions.load={load}", "collective.count=4", "conditions.wan_rate=10 Gbit/s", "fabric.paths=1"]
+    scenario = str(PROJECT / "scenarios" / "packs" / "sndlib.toml")
+    options = [f"--set={one}" for one in (*sets, "conditions.intra_rate=100 Gbit/s", "collective.emulated=4")]
+    shown = run(scenario, "--data", str(data), *options, "--modes=base", "--chunk=8 MB", "--json", cwd=tmp_path)
+    answer = json.loads(shown)
+    assert answer["fidelity"]["collectives"] == 4 and answer["fidelity"]["drops"] == 0
+    assert answer["fidelity"]["p99_abs_error"] < 1e-3
+    measured = {point["engine"]: point["mean_s"] for point in answer["points"]}
+    assert measured["emulation"] == pytest.approx(measured["model"], rel=1e-3)

@@ -18,7 +18,6 @@ from topologies.packs.published import MAX_MATRICES, Demands, Floats, PackError,
 from topologies.packs.sndlib import read
 from topologies.text_files import stamp_of
 
-CACHE = "~/.cache/longhaul/packs"
 _TIME = re.compile(r"(\d{8})(?:-(\d{4}))?(?!\d)", re.ASCII)
 _SUFFIXES = (".xml", ".txt", ".native")
 
@@ -26,8 +25,8 @@ _SUFFIXES = (".xml", ".txt", ".native")
 def demands(source: str) -> Demands:
     """Return the matrices of a folder in the order of their times; raises PackError.
 
-    They are kept in a file of numbers below CACHE, named by the folder's files, as reading thousands of files takes a
-    minute.
+    More than a hundred are kept in a file of numbers in $XDG_CACHE_HOME/longhaul/packs (~/.cache without it), which is
+    named by the files and their times of change: reading thousands of files takes a minute.
     """
     folder = Path(source)
     try:
@@ -75,7 +74,8 @@ def _seconds(file: Path) -> float:
 def _kept(files: list[Path]) -> tuple[tuple[str, ...], Floats]:
     """Return the nodes and the matrices, [T, n, n] bit/s, of files, from the file of numbers if there is one."""
     stamps = "".join(f"{file} {stamp_of(file)}\n" for file in files)
-    kept = Path(CACHE).expanduser() / f"{hashlib.sha256(stamps.encode()).hexdigest()[:32]}.npz"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "longhaul" / "packs"
+    kept = cache / f"{hashlib.sha256(stamps.encode()).hexdigest()[:32]}.npz"
     try:
         with np.load(kept, allow_pickle=False) as found:
             return tuple(map(str, found["nodes"])), found["bps"]
