@@ -122,7 +122,7 @@ _CONDITIONS = {  # the keys of the conditions, with the unit suffix of the field
     **dict.fromkeys(("intra_delay", "wan_delay", "trace_step"), "_s"),
     **dict.fromkeys(("sampler", "mean", "deviation", "mean_stay", "trace"), ""),
 }
-_LATER = {"coefficient": "", "trace_repeat": "", "links": "", "every": "_s", "interval": "_s", "load": ""}
+_LATER = {"coefficient": "", "trace_repeat": "", "links": "", "every": "_s", "interval": "_s", "load": "", "moves": ""}
 """Further keys of the conditions, which runs of earlier versions lack."""
 _NEEDED = (
     *(f"fabric.{name}" for name in ("gpus", "leaves", "spines", "border_routers", "wan")),

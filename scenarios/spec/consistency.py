@@ -67,6 +67,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
                     *_check_control(config),
                     *_check_probes(config),
                     *_check_rings(config),
+                    *_check_moves(config),
                     *_check_referees(config),
                     *_check_emulated(config),
                     *te.check(config.te, config.fabric.routing),
@@ -237,6 +238,23 @@ def _check_rings(config: Scenario) -> Iterator[Mistake]:
     if sites > MAX_RING_SITES and choosing and not config.program.is_given:
         text = f"{choosing[0]} chooses rings over {sites} sites; allowed: up to {MAX_RING_SITES}"
         yield Mistake("run.modes", f"{text}, or modes that keep the ring")
+
+
+def _check_moves(config: Scenario) -> Iterator[Mistake]:
+    """Check that links move where their movement is carried out: beside a program, on the shortest paths."""
+    moves = config.conditions.moves
+    if moves is None:
+        return
+    needs = {
+        "a program": config.program.is_given,
+        "conditions.every, the time from one row to the next": config.conditions.every_s is not None,
+        'run.modes = ["base"]': config.run.modes == ("base",),
+        'fabric.routing = "single"': config.fabric.routing == "single",
+        "the virtual clock": not config.run.is_real,
+        "no faults, jobs or buffers": not (config.faults or config.jobs or config.transport.buffer_bytes),
+    }
+    if lacking := [what for what, is_there in needs.items() if not is_there]:
+        yield Mistake("conditions.moves", f"{format_value(moves)} is for other scenarios; allowed: with {lacking[0]}")
 
 
 def _check_referees(config: Scenario) -> Iterator[Mistake]:

@@ -230,6 +230,7 @@ _LOAD = Kind(
     background_load.write,
     is_object=True,
 )
+_MOVES = texts('a pack with moving links, such as "satellites:FOLDER@0 s-200 s"', lambda text: text.isprintable())
 _POLICIES = _tables("policy", policy.read)
 _CONTROL, _QUEUE = one_of("cubic", "reno", "bbr", "dctcp"), one_of("fair", "fifo")
 _DRAWN = SAMPLERS[:4]
@@ -294,6 +295,7 @@ KEYS: Mapping[str, Key] = {
         Key("conditions.trace_repeat", "trace_repeat", TRUTH, "Whether it begins again after its last row.", _TRACE),
         Key("conditions.links", "links", _LINKS, "Rates and delays of single links, by class, pattern or name."),
         Key("conditions.load", "load", _LOAD, "Background load that WAN links carry: traffic matrices of a pack."),
+        Key("conditions.moves", "moves", _MOVES, "WAN links that move while a program runs: a span of a pack."),
         Key("conditions.every", "every_s", _EVERY, "Time between two changes of conditions; by default a collective."),
         Key("conditions.interval", "interval_s", _EVERY, "Time from a collective to the next, with every.", _DRAWN),
         Key(

@@ -38,7 +38,7 @@ _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "swe
 _ONLY_OPTIONS = ("jobs", "engine", "out", "dask", "json", "exec", "resume")  # of run.py, and no keys
 DATA = "--data"
 """The key of the override that names the folder of packs' data; by default it is that of the scenario's file."""
-_OF_PACKS = ("fabric.wan", "conditions.load")  # keys whose values may name a pack
+_OF_PACKS = ("fabric.wan", "conditions.load", "conditions.moves")  # keys whose values may name a pack
 _LISTS = {f"{prefix}{name}" for name in ("job", "class", "policy", "fault") for prefix in ("", "sweep.")}
 _MAX_TYPED = 80  # characters of an option that a message repeats
 _ALTERNATIVES = (("collective.chunk", "collective.size"), ("program.command", "program.role"))

@@ -5,28 +5,26 @@ its time: demandMatrix-abilene-zhang-5min-20040301-0005.xml. Where files are mis
 matrix holds.
 """
 
-import hashlib
-import os
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from topologies.errors import format_value
-from topologies.packs.published import MAX_MATRICES, Demands, Floats, PackError, matrix, shown
+from topologies.packs.published import MAX_MATRICES, Array, Demands, Floats, PackError, kept, matrix, shown
 from topologies.packs.sndlib import read
-from topologies.text_files import stamp_of
 
 _TIME = re.compile(r"(\d{8})(?:-(\d{4}))?(?!\d)", re.ASCII)
+_MOST_UNKEPT = 100
 _SUFFIXES = (".xml", ".txt", ".native")
 
 
 def demands(source: str) -> Demands:
     """Return the matrices of a folder in the order of their times; raises PackError.
 
-    More than a hundred are kept in a file of numbers in $XDG_CACHE_HOME/longhaul/packs (~/.cache without it), which is
-    named by the files and their times of change: reading thousands of files takes a minute.
+    More than a hundred are kept as numbers (`published.kept`): reading thousands of files takes a minute.
     """
     folder = Path(source)
     try:
@@ -40,7 +38,7 @@ def demands(source: str) -> Demands:
     for file in files:
         if (first := by_time.setdefault(_seconds(file), file)) is not file:
             raise PackError(f"{shown(file)} has the time of {shown(first)}; allowed: a time for each file")
-    nodes, bps = _kept([by_time[time_s] for time_s in sorted(by_time)])
+    nodes, bps = _read([by_time[time_s] for time_s in sorted(by_time)])
     measured = bps.any(axis=(1, 2))
     if not measured.any():
         raise PackError(f"{shown(folder)} has no demand above 0; allowed: matrices with demands")
@@ -71,25 +69,13 @@ def _seconds(file: Path) -> float:
         raise PackError(f"{shown(file)} has no time in its name; allowed: such as -20040301-0005.xml") from None
 
 
-def _kept(files: list[Path]) -> tuple[tuple[str, ...], Floats]:
-    """Return the nodes and the matrices, [T, n, n] bit/s, of files, from the file of numbers if there is one."""
-    stamps = "".join(f"{file} {stamp_of(file)}\n" for file in files)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "longhaul" / "packs"
-    kept = cache / f"{hashlib.sha256(stamps.encode()).hexdigest()[:32]}.npz"
-    try:
-        with np.load(kept, allow_pickle=False) as found:
-            return tuple(map(str, found["nodes"])), found["bps"]
-    except (OSError, ValueError, KeyError):
-        pass
-    nodes = tuple(read(files[0]).nodes)
-    bps = np.stack([matrix(read(file).demands, nodes, shown(file)) for file in files])
-    if len(files) > 100:
-        try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            part = kept.with_suffix(f".{os.getpid()}")
-            with part.open("wb") as file:
-                np.savez(file, nodes=np.array(nodes), bps=bps)
-            part.rename(kept)
-        except OSError:
-            pass  # the next run reads the files again
-    return nodes, bps
+def _read(files: Sequence[Path]) -> tuple[tuple[str, ...], Floats]:
+    """Return the nodes and the matrices, [T, n, n] bit/s, of files; raises PackError."""
+
+    def made() -> dict[str, Array]:
+        nodes = tuple(read(files[0]).nodes)
+        bps = np.stack([matrix(read(file).demands, nodes, shown(file)) for file in files])
+        return {"nodes": np.array(nodes), "bps": bps}
+
+    found = kept(files, "matrices", made) if len(files) > _MOST_UNKEPT else made()
+    return tuple(map(str, found["nodes"])), found["bps"]

@@ -4,21 +4,25 @@ A pack is a module with one or more of these functions; each takes the text afte
 
     wan(source)        the WAN, as `Published`
     demands(source)    traffic matrices, as `Demands`
+    moves(source, every_s)    delays by time, as `Moves`
 
 Files are untrusted. A pack raises PackError, one sentence with the offending value and what is allowed.
 """
 
+import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.errors import format_value, list_first
 from topologies.fabric.map_links import MapLink, MapNode
-from topologies.text_files import TextFileError, read_text, read_xml
+from topologies.text_files import TextFileError, read_text, read_xml, stamp_of
 
 MAX_BYTES = 64_000_000
 """Largest file of a pack."""
@@ -28,6 +32,7 @@ MAX_MATRICES = 100_000
 MAX_BPS = 1e15
 
 Floats = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
 
 
 class PackError(ValueError):
@@ -60,6 +65,41 @@ class Demands:
     bps: Floats
     interval_s: float
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moves:
+    """Links that move: the delay of each, a pair of nodes, by row, `delays_s[row, link]`, NaN where there is none."""
+
+    stations: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    delays_s: Floats
+
+
+def kept(files: Sequence[Path], what: str, make: Callable[[], Mapping[str, Array]]) -> Mapping[str, Array]:
+    """Return the arrays that `make` computes of files; raises PackError as it does.
+
+    They are kept in a file in $XDG_CACHE_HOME/longhaul/packs (~/.cache without it), named by `what` and by the files
+    with their times of change: the VM, and every process, reads that file.
+    """
+    stamps = what + "".join(f"{file} {stamp_of(file)}\n" for file in files)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "longhaul" / "packs"
+    path = cache / f"{hashlib.sha256(stamps.encode()).hexdigest()[:32]}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return dict(found)
+    except (OSError, ValueError):
+        pass
+    arrays = make()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        with part.open("wb") as file:
+            np.savez(file, **dict[str, Any](arrays))
+        part.rename(path)
+    except OSError:
+        pass  # the next process reads the files again
+    return arrays
 
 
 def shown(path: Path) -> str:

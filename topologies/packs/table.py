@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from topologies.errors import did_you_mean, format_value, list_all
-from topologies.packs.published import Demands, PackError, Published
+from topologies.packs.published import Demands, Moves, PackError, Published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,9 @@ PACKS = {
     "latency": Pack(module="latency", gives=("wan",), source="tables of round-trip times, Markdown or CSV"),
     "skyplane": Pack(module="skyplane", gives=("wan",), source="Skyplane's grid of throughputs, CSV"),
     "yates": Pack(module="yates", gives=("wan", "demands"), source="DATA/NAME, of a folder with topologies and hosts"),
+    "satellites": Pack(
+        module="satellites", gives=("wan", "moves"), source="FOLDER@0 s or FOLDER@0 s-200 s, of satgenpy"
+    ),
 }
 
 
@@ -58,7 +61,14 @@ def demands_of(value: str) -> Demands:
     return found
 
 
-def _read(value: str, what: str) -> object:
+def moves_of(value: str, every_s: float) -> Moves:
+    """Return the moving links that a text such as "satellites:FOLDER@0 s-200 s" names; raises PackError."""
+    found = _read(value, "moves", every_s)
+    assert isinstance(found, Moves)
+    return found
+
+
+def _read(value: str, what: str, *more: float) -> object:
     name, colon, source = value.partition(":")
     able = [each for each, pack in PACKS.items() if what in pack.gives]
     if not colon or name not in PACKS:
@@ -67,7 +77,7 @@ def _read(value: str, what: str) -> object:
         raise PackError(f"the pack {name} has no {what}; allowed: {list_all(able)}")
     if not source or "\0" in source:
         raise PackError(f"{format_value(value)} names no source; allowed: {name}:SOURCE, {PACKS[name].source}")
-    return getattr(import_module(f"topologies.packs.{PACKS[name].module}"), what)(source)
+    return getattr(import_module(f"topologies.packs.{PACKS[name].module}"), what)(source, *more)
 
 
 def _forms(names: list[str]) -> str:
