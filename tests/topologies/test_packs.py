@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import topohub
 
@@ -14,7 +15,7 @@ from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.maps import read_wan, write_wan
 from topologies.fabric.ports import links_in_grain
 from topologies.packs.published import PackError
-from topologies.packs.table import PACKS, demands_of
+from topologies.packs.table import PACKS, demands_of, moves_of
 
 NODES = {"uk1.uk": (-0.1, 51.5), "de1.de": (8.7, 50.1), "it1.it": (9.2, 45.5), "fr1.fr": (2.3, 48.9)}
 LINKS = {
@@ -126,6 +127,24 @@ def american(text: str) -> str:
     return text
 
 
+def tle(number: int, degrees: float) -> str:
+    """The elements of a satellite on a circular orbit of 14.8 turns a day, so far from its northward crossing."""
+    one = f"1 {number:05d}U 00000A   00001.00000000  .00000000  00000-0  00000+0 0    0"
+    two = f"2 {number:05d}  51.9000 100.0000 0000001   0.0000 {degrees:8.4f} 14.80000000    0"
+    signs = [sum(int(sign) if sign.isdigit() else sign == "-" for sign in line) % 10 for line in (one, two)]
+    return f"Ring {number}\n{one}{signs[0]}\n{two}{signs[1]}\n"
+
+
+def constellation(count: int = 34) -> dict[str, str]:
+    """A ring of satellites on one orbit, and two cities below it, as satgenpy writes them."""
+    return {
+        "tles.txt": f"1 {count}\n" + "".join(tle(number, 360 * number / count) for number in range(count)),
+        "isls.txt": "".join(f"{min(a, b)} {max(a, b)}\n" for a in range(count) for b in [(a + 1) % count]),
+        "ground_stations.txt": "0,Manila,0,0,0,1,2,3\n1,Dalian,25,20,0\n",
+        "description.txt": "max_gsl_length_m=1500000.0\nmax_isl_length_m=2000000.0\n",
+    }
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A folder with a small file of every pack."""
@@ -140,6 +159,7 @@ def data(tmp_path: Path) -> Path:
         "hosts/abilene.hosts": "h4\nh1\nh2\nh12\n",
         "demands/abilene.txt": "0 1e6 2 3 4 5 6 7 8 9 10 11 12 13 14 15\n" * 2,
     }
+    files |= {f"kuiper/{name}": text for name, text in constellation().items()}
     for minutes in (0, 5, 10, 20, 25):
         name = f"demandMatrix-abilene-zhang-5min-20040301-00{minutes:02d}.xml"
         files[f"matrices/{name}"] = xml({ends: mbit * minutes for ends, mbit in WANTED.items()})
@@ -225,8 +245,28 @@ def test_yates_hosts_stand_for_their_switches(data: Path) -> None:
     assert found.bps[1].tolist() == [[0, 1e6, 2, 3], [4, 0, 6, 7], [8, 9, 0, 11], [12, 13, 14, 0]]
 
 
+def test_a_constellations_links_are_as_long_as_geometry_says_and_hand_over(data: Path) -> None:
+    """Neighbours on a circular orbit keep their distance, which follows from Kepler's third law; a station is at least
+    as far from a satellite as the orbit is high."""
+    pytest.importorskip("sgp4")
+    source = f"satellites:{data / 'kuiper'}@0 s-200 s"
+    found = moves_of(source, 1.0)
+    radius_km = (398600.4 / (14.8 * 2 * np.pi / 86400) ** 2) ** (1 / 3)
+    apart_s, up_s = 2 * radius_km * np.sin(np.pi / 34) / 299_792.458, (radius_km - 6378.137) / 299_792.458
+    ground = np.array([bool({*ends} & {*found.stations}) for ends in found.links])
+    assert found.delays_s.shape[0] == 201 and found.delays_s[:, ~ground] == pytest.approx(apart_s, rel=5e-3)
+    of_ground = found.delays_s[:, ground]
+    assert np.nanmin(of_ground) > 0.98 * up_s and np.nanmax(of_ground) <= 1500 / 299_792.458
+    assert np.isnan(of_ground).any(axis=0).sum() >= 2  # links end, and others begin
+    fabric, _, _ = between(source, *found.stations)
+    first = sorted(column[np.isfinite(column)][0] for column in found.delays_s.T)
+    assert sorted({*fabric.wan.delay_s.values()} - {0.0}) == pytest.approx(sorted({*np.round(first, 9)}), abs=2e-9)
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in (FOLDER / "packs").glob("*.toml")))
 def test_every_scenario_of_a_pack_loads_with_its_data_and_its_run_needs_none(data: Path, name: str) -> None:
+    if name == "satellites":
+        pytest.importorskip("sgp4")
     asked = load_scenario(str(FOLDER / "packs" / f"{name}.toml"), [Override(DATA, str(data), DATA)])
     build_fabric(asked.fabric)
     text = resolved(asked)
@@ -300,6 +340,35 @@ def test_a_hostile_file_is_refused_in_one_sentence(
             messages.append(str(error))
     assert any(named in text for text in messages), messages
     assert all("\n" not in text and "; allowed: " in text and len(text) < 400 for text in messages)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [
+        ("tles.txt", "1 00001U", "1 x", 'satellite 1 is "1 x'),
+        ("tles.txt", "Ring 3\n", "", "satellite 3 is"),
+        ("tles.txt", "Ring 0\n", "Ring 0\n1\n2\nRing 0\n", "satellite 0 is"),
+        ("tles.txt", "14.80000000", "99.80000000", "has no orbit at that time"),
+        ("isls.txt", "0 1\n", "0 99\n", '"isls.txt":1 is "99"; allowed: a number from 0 to 33'),
+        ("isls.txt", "0 1\n", "0\n", '"0" is no link; allowed: two satellites'),
+        ("ground_stations.txt", "1,Dalian,25,20,0\n", "", "has 1 ground stations; allowed: 2 to 20"),
+        ("ground_stations.txt", "25,20", "95,20", 'is "95"; allowed: a number from -90 to 90'),
+        ("description.txt", "max_gsl", "max_gls", 'max_gsl_length_m is ""; allowed: a number'),
+    ],
+)
+def test_a_hostile_constellation_is_refused(data: Path, file: str, old: str, new: str, named: str) -> None:
+    pytest.importorskip("sgp4")
+    path = data / "kuiper" / file
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(PackError) as caught:
+        moves_of(f"satellites:{data / 'kuiper'}@0 s-10 s", 1.0)
+    assert named in str(caught.value) and "; allowed: " in str(caught.value)
+
+
+@pytest.mark.parametrize("span", ["", "@", "@soon", "@10 s-0 s", "@0 s-9999999 s"])
+def test_a_span_that_is_none_is_refused(data: Path, span: str) -> None:
+    with pytest.raises(PackError, match=r"allowed: FOLDER@50 s"):
+        moves_of(f"satellites:{data / 'kuiper'}{span}", 1.0)
 
 
 @pytest.mark.parametrize(
