@@ -24,7 +24,7 @@ from analysis.statistics.intervals import Numbers, Series, series_of
 from analysis.statistics.jobs_in_words import all_words_of, told_apart, words_of
 from analysis.statistics.number_words import COLLECTIVE_NAMES
 from analysis.statistics.rates import Range, ranges_of, untold
-from topologies.conditions import link_overrides
+from topologies.conditions import background_load, link_overrides
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.maps import read_wan
@@ -123,7 +123,7 @@ _CONDITIONS = {  # the keys of the conditions, with the unit suffix of the field
     **dict.fromkeys(("intra_delay", "wan_delay", "trace_step"), "_s"),
     **dict.fromkeys(("sampler", "mean", "deviation", "mean_stay", "trace"), ""),
 }
-_LATER = {"coefficient": "", "trace_repeat": "", "links": "", "every": "_s", "interval": "_s"}
+_LATER = {"coefficient": "", "trace_repeat": "", "links": "", "every": "_s", "interval": "_s", "load": "", "moves": ""}
 """Further keys of the conditions, which runs of earlier versions lack."""
 _NEEDED = (
     *(f"fabric.{name}" for name in ("gpus", "leaves", "spines", "border_routers", "wan")),
@@ -276,7 +276,13 @@ class Configuration:
             value = self.values[f"conditions.{name}"]
             fields[name + unit] = _tuples(value) if name in _CONDITIONS else value
         trace, own = fields.pop("trace"), link_overrides.read(fields.pop("links", {}))
-        return ConditionsSpec(**fields, trace=None if trace is None else Path(trace), links=own)
+        load = fields.pop("load", None)
+        return ConditionsSpec(
+            **fields,
+            trace=None if trace is None else Path(trace),
+            links=own,
+            load=None if load is None else background_load.read(load),
+        )
 
 
 def _tuples(value: Any) -> Any:

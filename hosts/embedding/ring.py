@@ -59,6 +59,9 @@ OBJECTIVES = ("slowest edge", "cycle time", "sum")
 MAX_EXACT_GPUS = 12
 """Maximum number of GPUs in a site for the exact choice, which considers every subset of a site's GPUs."""
 
+MAX_RING_SITES = 8
+"""Maximum number of sites for a choice: every order of the sites is tried."""
+
 Walk = Callable[[Indices, Indices, Indices], Indices]  # (first GPU, last GPU, instance) to the GPUs of a leg
 
 _PS = 1e12

@@ -28,7 +28,18 @@ PROMPT_SCALE = "1/1000"
 DEFAULT = "paper"
 
 _RUN = "run.py"
-_ELSEWHERE = ("--out", "--resume", "--dask", "--cli", "--capture", "--policy", "--sweep", "--export", "--dry-run")
+_ELSEWHERE = (
+    "--data",
+    "--out",
+    "--resume",
+    "--dask",
+    "--cli",
+    "--capture",
+    "--policy",
+    "--sweep",
+    "--export",
+    "--dry-run",
+)
 """Options of run.py that other commands lack and that set no key."""
 
 EXPORTS = ("goal", "msccl", "chakra")
@@ -133,6 +144,7 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="what the others are compared with: mode=wan, or a value of a swept key, as algorithm=ring; repeatable",
     )
+    add("--data", metavar="DIR", help="folder of the published data that packs read (default: the scenario's folder)")
     add("--out", metavar="DIR", help="folder for the results, new or empty (default results/NAME-DATE-TIME)")
     add("--resume", metavar="DIR", help="resume the interrupted run in this folder")
     add("--jobs", metavar="N", help="parallel processes (default: one per core)")
@@ -355,7 +367,7 @@ def _overrides(options: argparse.Namespace, mistakes: list[str]) -> list["Overri
 
     Mistakes in the lists are added to `mistakes`, and such an option is left out.
     """
-    from scenarios.spec.load import Override, shortened, split_at_commas, toml_or_text
+    from scenarios.spec.load import DATA, Override, shortened, split_at_commas, toml_or_text
 
     given = [text.partition("=")[::2] for text in options.set]
     clocks = [value.strip(" \"'") for key, value in given if key.strip() == "run.clock"]
@@ -385,6 +397,8 @@ def _overrides(options: argparse.Namespace, mistakes: list[str]) -> list["Overri
             overrides += [Override(key, values if option == "modes" else values[0], where, typed) for key in used]
     if options.exec:
         overrides.append(_program(options.exec))
+    if options.data is not None:
+        overrides.append(Override(DATA, options.data, DATA))
     if options.capture:
         overrides.append(Override("program.capture", options.capture, "--capture"))
     if options.baseline:

@@ -18,6 +18,7 @@ from scenarios.policies.knowledge import ENDS, PORTS
 from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import Mode
 from scenarios.policies.situation import NO_PATHS
+from scenarios.program.movement import Movement
 from scenarios.program.tunnel_demands import TunnelDemands
 from scenarios.spec.faults import CABLE_KINDS, Fault, active_at, dead_cables
 from scenarios.spec.scenario import Scenario
@@ -190,7 +191,11 @@ class ProgramTimeline:
         self._drawn_bps = self.rates_bps = self._conditions.shaped_bps(0, ())
         self._dead = self._avoided = NO_CABLES  # the cables that are down now, and were when paths were chosen
         self._chosen_bps, self._best = self._believed.known_bps(0, ()), self._routed_row() == 0
-        self._install(self._chosen_bps, self._best, NO_CABLES, is_choice=False)
+        self._movement = None if config.conditions.moves is None else Movement(config)
+        if self._movement is not None:
+            self.is_directed, self._given = True, dict(self._movement.paths(0))
+            testbed.move(self._movement.delays_s(0))
+        self._install(self._chosen_bps, self._best, NO_CABLES, is_choice=False, given=self._given)
         testbed.settle()
 
     def connected(self) -> None:
@@ -244,6 +249,11 @@ class ProgramTimeline:
         self.count += bool((drawn_bps != self._drawn_bps).any())
         self._drawn_bps = drawn_bps
         self._shape(faults)
+        if self._movement is not None:
+            self._testbed.move(self._movement.delays_s(self._row))
+            if routes and self._given != (paths := dict(self._movement.paths(self._row))):
+                self._given = paths
+                self._route(is_choice=True)
         computes = self._allocates and self._demands is None and self._row % self._te.collectives == 0
         if computes or (self._routed_row() > before and not self.is_directed):
             # Without what is down: the controller knows that by itself, and when it is up again.

@@ -9,6 +9,7 @@ from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from analysis.statistics.contests import MODE
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import ScheduleError
+from hosts.embedding.ring import MAX_RING_SITES
 from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
 from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
@@ -65,6 +66,8 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
                     *_check_changing_conditions(config),
                     *_check_control(config),
                     *_check_probes(config),
+                    *_check_rings(config),
+                    *_check_moves(config),
                     *_check_referees(config),
                     *_check_emulated(config),
                     *te.check(config.te, config.fabric.routing),
@@ -227,6 +230,33 @@ def _check_probes(config: Scenario) -> Iterator[Mistake]:
             yield Mistake("run.modes", f"{text}; allowed: {MAX_PROBES}")
 
 
+def _check_rings(config: Scenario) -> Iterator[Mistake]:
+    """Check that rings, if a mode or a referee chooses them, are over few sites: every order of the sites is tried."""
+    sites = len(config.fabric.gpus_per_site)
+    choosing = [name for name in config.run.modes if config.modes[name].reembeds]
+    choosing += [f"run.referees {name}" for name in config.run.referees]
+    if sites > MAX_RING_SITES and choosing and not config.program.is_given:
+        text = f"{choosing[0]} chooses rings over {sites} sites; allowed: up to {MAX_RING_SITES}"
+        yield Mistake("run.modes", f"{text}, or modes that keep the ring")
+
+
+def _check_moves(config: Scenario) -> Iterator[Mistake]:
+    """Check that links move where their movement is carried out: beside a program, on the shortest paths."""
+    moves = config.conditions.moves
+    if moves is None:
+        return
+    needs = {
+        "a program": config.program.is_given,
+        "conditions.every, the time from one row to the next": config.conditions.every_s is not None,
+        'run.modes = ["base"]': config.run.modes == ("base",),
+        'fabric.routing = "single"': config.fabric.routing == "single",
+        "the virtual clock": not config.run.is_real,
+        "no faults, jobs or buffers": not (config.faults or config.jobs or config.transport.buffer_bytes),
+    }
+    if lacking := [what for what, is_there in needs.items() if not is_there]:
+        yield Mistake("conditions.moves", f"{format_value(moves)} is for other scenarios; allowed: with {lacking[0]}")
+
+
 def _check_referees(config: Scenario) -> Iterator[Mistake]:
     """Check that best schedules and policies are of some hundred collectives."""
     count = config.collective.count
@@ -344,7 +374,12 @@ def _fitting(kind: str, fabric: Fabric) -> str:
 
 
 def _check_trace(fabric: Fabric, conditions: ConditionsSpec, count: int | None) -> Iterator[Mistake]:
-    """Check that a trace can be read and covers `count` collectives, if that is given; raises ConditionsError."""
-    limit = None if conditions.trace is None else sampler.sampler(fabric, conditions, seed=0).limit
+    """Check that a trace and a load can be read and cover `count` collectives, if that is given; raises
+    ConditionsError."""
+    if conditions.trace is None and conditions.load is None:
+        return
+    limit = sampler.sampler(fabric, conditions, seed=0).limit
     if limit is not None and count is not None and count > limit:
-        yield Mistake("collective.count", f"{count:,} is too large: the trace covers {limit:,}")
+        what, key = ("trace", "trace_repeat") if conditions.trace is not None else ("load", "load.repeat")
+        text = f"{count:,} is too large: the {what} covers {limit:,}; allowed: up to that, or conditions.{key} = true"
+        yield Mistake("collective.count", text)

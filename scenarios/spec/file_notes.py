@@ -6,6 +6,7 @@ from analysis.statistics.shared_link_notes import by_sentence
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.link_overrides import resolved
+from topologies.conditions.sampler import load_of, sampler
 from topologies.errors import list_first
 from topologies.fabric.fabric import build_fabric
 from topologies.units import format_delay
@@ -28,6 +29,13 @@ def _notes(config: Scenario) -> Iterator[str]:
     if trace is not None:
         yield from (f"the trace {trace.path.name}: {note}" for note in trace.notes)
         yield from _outage_notes([fault for fault in config.faults if fault.is_traced])
+    if config.conditions.load is not None:
+        load = load_of(sampler(build_fabric(config.fabric), config.conditions, seed=config.run.seed))
+        yield from (
+            (f"the load {config.conditions.load.matrices.partition(':')[0]}: {note}" for note in load.notes)
+            if load
+            else ()
+        )
 
 
 def _map_notes(config: Scenario) -> Iterator[str]:

@@ -35,7 +35,7 @@ from scenarios.spec.values import (
     whole,
 )
 from topologies import units
-from topologies.conditions import link_overrides
+from topologies.conditions import background_load, link_overrides
 from topologies.conditions.sampler import MAX_COEFFICIENT, MIN_EVERY_S, SAMPLERS
 from topologies.errors import format_value
 from topologies.fabric.fabric import (
@@ -223,6 +223,14 @@ _LINKS = Kind(
     link_overrides.write,
     is_object=True,
 )
+_LOAD = Kind(
+    "a table with the matrices of a pack, and routing, peak, step or speedup, and repeat",
+    (dict,),
+    background_load.read,
+    background_load.write,
+    is_object=True,
+)
+_MOVES = texts('a pack with moving links, such as "satellites:FOLDER@0 s-200 s"', lambda text: text.isprintable())
 _POLICIES = _tables("policy", policy.read)
 _CONTROL, _QUEUE = one_of("cubic", "reno", "bbr", "dctcp"), one_of("fair", "fifo")
 _DRAWN = SAMPLERS[:4]
@@ -286,6 +294,8 @@ KEYS: Mapping[str, Key] = {
         Key("conditions.trace_step", "trace_step_s", DELAY, "Time in the trace between two collectives.", _TRACE),
         Key("conditions.trace_repeat", "trace_repeat", TRUTH, "Whether it begins again after its last row.", _TRACE),
         Key("conditions.links", "links", _LINKS, "Rates and delays of single links, by class, pattern or name."),
+        Key("conditions.load", "load", _LOAD, "Background load that WAN links carry: traffic matrices of a pack."),
+        Key("conditions.moves", "moves", _MOVES, "WAN links that move while a program runs: a span of a pack."),
         Key("conditions.every", "every_s", _EVERY, "Time between two changes of conditions; by default a collective."),
         Key("conditions.interval", "interval_s", _EVERY, "Time from a collective to the next, with every.", _DRAWN),
         Key(

@@ -186,6 +186,8 @@ def key_words(key: str, value: Any) -> str:
     if table in ("te", "admission", "control", "class") and key != "control.knowledge":
         name = f"{'controller' if table == 'control' else table} {name}"
     written = None if value is None else kind.write(value)
+    if key == "conditions.load":
+        return "without load" if value is None else str(value.words)
     if key in ("conditions.trace", "collective.schedule") and value is not None:
         return f"{name} {'/'.join(str(written).split('/')[-2:])}"
     if isinstance(written, bool):

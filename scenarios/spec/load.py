@@ -24,6 +24,7 @@ from scenarios.spec.unused_keys import unused_keys
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, elements, format_value, one_line
 from topologies.fabric.maps import GRAPHML
+from topologies.packs import table as packs
 from topologies.text_files import TextFileError, read_text
 from topologies.units import RATE, SIZE, rounding
 
@@ -35,6 +36,9 @@ _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "swe
 
 
 _ONLY_OPTIONS = ("jobs", "engine", "out", "dask", "json", "exec", "resume")  # of run.py, and no keys
+DATA = "--data"
+"""The key of the override that names the folder of packs' data; by default it is that of the scenario's file."""
+_OF_PACKS = ("fabric.wan", "conditions.load", "conditions.moves")  # keys whose values may name a pack
 _LISTS = {f"{prefix}{name}" for name in ("job", "class", "policy", "fault") for prefix in ("", "sweep.")}
 _MAX_TYPED = 80  # characters of an option that a message repeats
 _ALTERNATIVES = (("collective.chunk", "collective.size"), ("program.command", "program.role"))
@@ -304,7 +308,7 @@ def _blamed_locations(
         guilty = [
             override.typed or override.where
             for override, mistakes in zip(overrides, mistakes_without, strict=True)
-            if mistake not in mistakes
+            if mistake not in mistakes and override.key != DATA  # without it, packs find no data
         ]
         yield f"{', '.join(dict.fromkeys(guilty))}: {one_line(mistake.key)}" if guilty else location
 
@@ -397,10 +401,15 @@ def _given_values(
     stem = re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem)[:64].lstrip("_.-")
     flat.setdefault("name", stem or DEFAULTS.name)
     folder = path.absolute().parent
-    given = {
-        key: _GivenValue(_with_absolute_paths(key, value, folder), f"{label}: {one_line(key)}")
-        for key, value in flat.items()
-    }
+    data = next((Path(str(override.value)) for override in overrides if override.key == DATA), None)
+    overrides = [override for override in overrides if override.key != DATA]
+
+    def located(key: str, value: object, folder: Path) -> object:
+        if key.removeprefix("sweep.") in _OF_PACKS:
+            value = _with_located_packs(value, data or folder)
+        return _with_absolute_paths(key, value, folder)
+
+    given = {key: _GivenValue(located(key, value, folder), f"{label}: {one_line(key)}") for key, value in flat.items()}
     for override in overrides:
         if isinstance(override.value, dict) and override.key == "policy":  # an additional policy
             others = given["policy"].value if "policy" in given else []
@@ -417,7 +426,7 @@ def _given_values(
         for name in {swept}.union(*(keys for keys in _ALTERNATIVES if swept in keys)):
             given.pop(name, None)
             given.pop(f"sweep.{name}", None)
-        given[key] = _GivenValue(_with_absolute_paths(key, override.value, Path.cwd()), override.where, by_option=True)
+        given[key] = _GivenValue(located(key, override.value, Path.cwd()), override.where, by_option=True)
     mistakes = [
         Mistake(key, _unknown_key(key, one.value)) for key, one in given.items() if key not in _KNOWN
     ] + mistakes
@@ -459,6 +468,15 @@ def _with_absolute_paths(key: str, value: object, folder: Path) -> object:
         return [_with_absolute_paths(name, item, folder) for item in value]
     is_path = isinstance(value, str) and value and (name != "fabric.wan" or value.endswith(GRAPHML))
     return str(Path(folder, str(value)).absolute()) if is_path else value
+
+
+def _with_located_packs(value: object, folder: Path, depth: int = 4) -> object:
+    """Return a value with the relative paths of packs in it made absolute, from this folder."""
+    if isinstance(value, list) and depth:
+        return [_with_located_packs(item, folder, depth - 1) for item in value]
+    if isinstance(value, dict) and depth:
+        return {key: _with_located_packs(item, folder, depth - 1) for key, item in value.items()}
+    return packs.located(str(value), folder) if packs.is_pack(value) else value
 
 
 def _with_absolute_file(table: object, key: str, folder: Path) -> object:

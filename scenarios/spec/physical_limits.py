@@ -90,7 +90,7 @@ class ScenarioLoad:
     def _rates_bps(self) -> Floats:
         """The lowest and the highest rate of every link, [2, links] bit/s."""
         spec = self.config.conditions
-        if spec.trace is None:
+        if spec.trace is None and spec.load is None:
             return ranges_bps(self._fabric, spec)
         drawn = sampler(self._fabric, spec, seed=self.config.run.seed)
         rows = drawn.rates_bps(0, min(drawn.limit or _MAX_ROWS, self.config.collective.count, _MAX_ROWS))

@@ -297,6 +297,7 @@ class Testbed:
             wan_loss=transport.wan_loss,
             seed=self.config.run.seed,
             paths=tuple(tunnels_match(path.index, left=True) for path in self.fabric.paths) if by_path else (),
+            moving=self.config.conditions.moves is not None,
             segment_bytes=0 if self.fair_links is None else self._windows(self.fair_links).segment_bytes,
         )
         self._rates_bps = rates_bps
@@ -705,6 +706,12 @@ class Testbed:
                 time.sleep(_FOLLOW_S)
                 status = self.status()
         self._limit(status["limits"])
+
+    def move(self, delays_s: Floats) -> None:
+        """Give the links or ports these delays, [links or ports] s, while packets are under way."""
+        self.delays_s = delays_s
+        with self._shaping_lock:
+            self._shaper.move(links_in_grain(self.fabric).delays_s(delays_s))
 
     def reshape(self, rates_bps: Floats, *, delays_s: Floats | None = None) -> None:
         """Remove the shaping and shape all links again, with other delays if given; packets in the queues are lost."""

@@ -1,6 +1,6 @@
 """Repetita's backbones and demands, and SNDlib's measured demands: traffic engineering against others' numbers.
 
-Every node is a site with one border router, and every two nodes have a demand. A fabric has at most eight sites, so the
+Every node is a site with one border router, and every two nodes have a demand. A fabric has at most ten sites, so the
 controller's decision is called with the candidate paths itself. Run with ``pytest -m references``.
 """
 

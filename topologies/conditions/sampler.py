@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from topologies.conditions.background_load import Loaded, LoadSpec, loaded
 from topologies.conditions.link_overrides import LinkConditions, resolved
 from topologies.conditions.synthetic import Autoregressive, Gaussian, Markov, Uniform
 from topologies.conditions.timed import Timed
@@ -40,7 +41,8 @@ class ConditionsSpec:
 
     With `every_s`, conditions change by time (`timed.Timed`): they are drawn for every `every_s` seconds instead of
     every collective. Collectives then begin every `interval_s` (default: `every_s`), or with a trace every
-    `trace_step_s`.
+    `trace_step_s`. A `load` reduces the rates of WAN links. `moves`
+    names a pack with the delays of WAN links while a program runs, row by row of `every_s`.
     """
 
     sampler: str = "uniform"
@@ -58,6 +60,8 @@ class ConditionsSpec:
     links: tuple[LinkConditions, ...] = ()
     every_s: float | None = None
     interval_s: float | None = None
+    load: LoadSpec | None = None
+    moves: str | None = None
 
     @property
     def rate_ratio(self) -> float:
@@ -106,6 +110,9 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     check(spec)
     check_links(fabric, spec)
     drawn = _base_sampler(fabric, spec, seed)
+    if spec.load is not None:
+        names = [link.name for link in links_in_grain(fabric).all]
+        drawn = loaded(drawn, spec.load, fabric.spec.wan, names, spec.every_s)
     if spec.every_s is None:
         return drawn
     interval_s = spec.trace_step_s if spec.sampler == "trace" else spec.interval_s or spec.every_s
@@ -150,8 +157,15 @@ def _failing(fabric: Fabric, spec: ConditionsSpec) -> frozenset[str]:
 
 def trace_of(drawn: Sampler) -> Trace | None:
     """Return the trace that a sampler replays; None if it draws its rates."""
+    while isinstance(drawn, Timed | Loaded):
+        drawn = drawn.source
+    return drawn if isinstance(drawn, Trace) else None
+
+
+def load_of(drawn: Sampler) -> Loaded | None:
+    """Return the load that reduces a sampler's rates; None without one."""
     source = drawn.source if isinstance(drawn, Timed) else drawn
-    return source if isinstance(source, Trace) else None
+    return source if isinstance(source, Loaded) else None
 
 
 def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:

@@ -18,7 +18,7 @@ from topologies.fabric.addressing import Cable, Gpu, Switch, wire
 from topologies.fabric.link_names import end, node_of
 from topologies.fabric.wan import WanGraph, WanSpec, candidate_paths, resolve_wan, with_measured_paths
 
-MAX_SITES = 8
+MAX_SITES = 10
 MAX_GPUS_PER_SITE = 128
 MAX_SWITCHES_PER_TIER = 32
 

@@ -1,6 +1,6 @@
-"""Reading of fabric.wan: a preset, a map of topohub, a GraphML file, or a table; and writing as a table. Reads files.
+"""Reading of fabric.wan: a preset, published data, a GraphML file, or a table; and writing as a table. Reads files.
 
-fabric.wan = "topohub:sndlib/nobel-us"   # a map of the package topohub: SNDlib, the Topology Zoo ...
+fabric.wan = "topohub:sndlib/nobel-us"   # a pack (`topologies.packs`) and what it reads
 fabric.wan = "mine.graphml"              # a file as the Topology Zoo, yEd and networkx write it
 [fabric.wan]                             # a table, as which every map can be written
 routers = ["A", "B"]
@@ -12,17 +12,18 @@ a map lacks is no mistake unless it is needed: links that no path between the si
 was left out or assumed is in `WanSpec.notes`.
 """
 
-import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import FabricError, Mistake, did_you_mean, format_value, list_first
+from topologies.errors import FabricError, Mistake, did_you_mean, format_value
 from topologies.fabric import graphml, map_links
 from topologies.fabric.map_links import MAX_KM, MapLink, MapNode, Place, is_blank, plain
 from topologies.fabric.wan import WAN_PRESETS, WanSpec, is_router_name
+from topologies.packs import table
+from topologies.packs.published import PackError
 from topologies.text_files import TextFileError, read_xml
 from topologies.units import (
     LINK_DELAY,
@@ -35,14 +36,15 @@ from topologies.units import (
 )
 
 KEY = "fabric.wan"
-ALLOWED = f'{", ".join(WAN_PRESETS)}, "topohub:GROUP/MAP", the path of a .graphml file, or a table of routers and links'
+ALLOWED = (
+    f'{", ".join(WAN_PRESETS)}, a pack such as "topohub:GROUP/MAP" or "sndlib:FILE", the path of a .graphml file, or '
+    "a table of routers and links"
+)
 GRAPHML = ".graphml"
 MAX_ROUTERS = 1024
 MAX_LINKS = 8192
 MAX_FILE_BYTES = 16_000_000
 _MAX_NAME_LENGTH = 64
-_TOPOHUB = "topohub:"
-_TOPOHUB_MAP = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+){1,3}")
 
 
 def read_wan(value: object) -> WanSpec:
@@ -57,8 +59,8 @@ def read_wan(value: object) -> WanSpec:
         raise _error(f"{format_value(value)}; allowed: {ALLOWED}")
     if value in WAN_PRESETS:
         return WanSpec(preset=value)
-    if value.startswith(_TOPOHUB):
-        return _topohub(value.removeprefix(_TOPOHUB))
+    if table.is_pack(value):
+        return _pack(value)
     if value.endswith(GRAPHML):
         return _graphml(Path(value))
     raise _error(f"{format_value(value)} is not known; allowed: {ALLOWED}{did_you_mean(value, WAN_PRESETS)}")
@@ -70,6 +72,7 @@ def write_wan(wan: WanSpec) -> str | dict[str, Any]:
         return wan.preset
     table = {
         "name": wan.name,
+        "direct": wan.is_direct,
         "routers": list(wan.routers),
         "titles": list(wan.titles),
         "places": [list(place) for place in wan.places],
@@ -90,12 +93,15 @@ def _error(text: str) -> FabricError:
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _table(table: Mapping[str, Any]) -> WanSpec:
-    allowed = ("name", "routers", "links", *_COLUMNS)
-    for key in table:
+def _table(declared: Mapping[str, Any]) -> WanSpec:
+    allowed = ("name", "routers", "links", "direct", *_COLUMNS)
+    for key in declared:
         if key not in allowed:
             raise _error(f"unknown key {format_value(key)} of the WAN's table; allowed: {', '.join(allowed)}")
-    name, routers, links = table.get("name", ""), table.get("routers", []), table.get("links")
+    name, routers, links = declared.get("name", ""), declared.get("routers", []), declared.get("links")
+    is_direct = declared.get("direct", False)
+    if not isinstance(is_direct, bool):
+        raise _error(f"direct is {format_value(is_direct)}; allowed: true or false")
     if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
         raise _error(f"name is {format_value(name)}; allowed: text of up to {_MAX_NAME_LENGTH} characters")
     if not _are_names(routers):
@@ -106,35 +112,41 @@ def _table(table: Mapping[str, Any]) -> WanSpec:
             f'links {lack}; allowed: a list of pairs of names, such as [["s0b0", "s1b0"]], each perhaps with a third '
             'entry, a table such as { delay = "15 ms", rate = "40 Gbit/s" }'
         )
-    table = {**table, **_own_columns(table, links)}
+    declared = {**declared, **_own_columns(declared, links)}
+    _check_columns(declared, routers, links)
+    return WanSpec(
+        preset=None,
+        routers=tuple(routers),
+        links=tuple((a, b) for a, b, *_ in links),
+        name=name,
+        is_direct=is_direct,
+        titles=tuple(declared.get("titles", ())),
+        places=tuple((float(x), float(y)) for x, y in declared.get("places", ())),
+        km=_lengths(declared.get("km", ())),
+        rates_bps=_rates_bps(declared.get("rates", ())),
+        back_km=_lengths(declared.get("back_km", ())),
+        back_rates_bps=_rates_bps(declared.get("back_rates", ())),
+        delays_s=tuple(
+            parse_delay_or_zero_s(delay, LINK_DELAY) if delay else None for delay in declared.get("delays", ())
+        ),
+    )
+
+
+def _check_columns(declared: Mapping[str, Any], routers: Sequence[str], links: Sequence[Any]) -> None:
+    """Raise FabricError for a column of the WAN's table that does not fit."""
     for key, column in _COLUMNS.items():
-        given, count = table.get(key, []), len(routers if column.of == "routers" else links)
+        given, count = declared.get(key, []), len(routers if column.of == "routers" else links)
         if not isinstance(given, list) or (given and len(given) != count):
             what = f"has {len(given)} entries" if isinstance(given, list) else f"is {format_value(given)}"
             raise _error(f"{key} {what}; allowed: a list of one for each of the {count} {column.of}")
         for entry in given:
             if not column.fits(entry):
                 raise _error(f"{key} has {format_value(entry)}; allowed: {column.allowed}")
-    if table.get("km") and table.get("delays"):
+    if declared.get("km") and declared.get("delays"):
         raise _error("km is given together with delays; allowed: one of the two")
     for key in ("km", "rates"):
-        if table.get(f"back_{key}") and not table.get(key):
+        if declared.get(f"back_{key}") and not declared.get(key):
             raise _error(f"back_{key} is given without {key}; allowed: both, or neither")
-    return WanSpec(
-        preset=None,
-        routers=tuple(routers),
-        links=tuple((a, b) for a, b, *_ in links),
-        name=name,
-        titles=tuple(table.get("titles", ())),
-        places=tuple((float(x), float(y)) for x, y in table.get("places", ())),
-        km=_lengths(table.get("km", ())),
-        rates_bps=_rates_bps(table.get("rates", ())),
-        back_km=_lengths(table.get("back_km", ())),
-        back_rates_bps=_rates_bps(table.get("back_rates", ())),
-        delays_s=tuple(
-            parse_delay_or_zero_s(delay, LINK_DELAY) if delay else None for delay in table.get("delays", ())
-        ),
-    )
 
 
 def _is_link(value: object) -> bool:
@@ -241,36 +253,14 @@ _COLUMNS = {
 # --- maps -----------------------------------------------------------------------------------------------------------
 
 
-def _topohub(name: str) -> WanSpec:
+def _pack(value: str) -> WanSpec:
+    """Read the WAN that a pack gives, such as "sndlib:abilene.xml"; raises FabricError."""
     try:
-        import topohub
-    except ImportError:
-        why = 'the package topohub is not installed; install it by ".venv/bin/pip install topohub"'
-        raise _error(f"{format_value(_TOPOHUB + name)}: {why}") from None
-    if not _TOPOHUB_MAP.fullmatch(name):
-        raise _error(
-            f'{format_value(name)} is not a map of topohub; allowed: GROUP/MAP, such as "topohub:sndlib/nobel-us"'
-        )
-    try:
-        topology = topohub.get(name)
-    except KeyError:
-        (group, _, last), data = name.rpartition("/"), Path(topohub.__file__).parent / "data"
-        known = sorted(file.stem for file in (data / group).glob("*.json"))
-        if not known:
-            groups = sorted({str(file.parent.relative_to(data)) for file in data.rglob("*.json")})
-            allowed = f"{list_first(groups, 8)}{did_you_mean(group, groups)}"
-            raise _error(f"topohub has no group {format_value(group)}; allowed: {allowed}") from None
-        allowed = f"of {group} {list_first(known, 8)}{did_you_mean(last, known)}"
-        raise _error(f"topohub has no map {format_value(name)}; allowed: {allowed}") from None
-    nodes = {str(node["id"]): MapNode(title=node.get("name"), place=node.get("pos")) for node in topology["nodes"]}
-    links = [
-        MapLink(
-            ends=(str(edge["source"]), str(edge["target"])),
-            data={name: str(value) for name, value in edge.items() if isinstance(value, int | float | str)},
-        )
-        for edge in topology["edges"]
-    ]
-    return map_wan(name.rpartition("/")[2], nodes, links)
+        found = table.wan_of(value)
+    except PackError as error:
+        raise _error(str(error)) from None
+    name = table.title_of(value)[:_MAX_NAME_LENGTH]
+    return map_wan(name, found.nodes, found.links, notes=found.notes, is_direct=found.is_direct)
 
 
 def _graphml(path: Path) -> WanSpec:
@@ -310,7 +300,14 @@ def _number_or_none(text: str) -> float | None:
         return None
 
 
-def map_wan(name: str, nodes: Mapping[str, MapNode], links: Iterable[MapLink], notes: Iterable[str] = ()) -> WanSpec:
+def map_wan(
+    name: str,
+    nodes: Mapping[str, MapNode],
+    links: Iterable[MapLink],
+    notes: Iterable[str] = (),
+    *,
+    is_direct: bool = False,
+) -> WanSpec:
     """Make the WAN of a map: its nodes, by id, become routers. Raises FabricError for a map that is too large.
 
     Loops are left out. Parallel links are one link, as in a link aggregation group, because what is named by its two
@@ -342,6 +339,7 @@ def map_wan(name: str, nodes: Mapping[str, MapNode], links: Iterable[MapLink], n
         routers=tuple(routers.values()),
         links=tuple((routers[a], routers[b]) for a, b in (one.ends for one in joined)),
         name=name,
+        is_direct=is_direct,
         titles=tuple(titles.values()),
         places=tuple(places.values()) if len(places) == len(nodes) else (),
         km=km,

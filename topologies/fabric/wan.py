@@ -54,14 +54,17 @@ class WanSpec:
     (None: unknown), or empty; `rates_bps` are the links' capacities (0: none), or empty. They hold for both directions,
     unless `back_km` and `back_rates_bps` have those from a link's second end to its first. For a map
     (`topologies.fabric.maps`), `name` is the map's name, `titles` are its names of the routers, and `places` their
-    longitudes and latitudes in degrees; `ids` are the nodes' ids in the map's file, `notes` tell what reading the map
-    left out or assumed, and `flaws` what is wrong with a link's data, by the link's index.
+    longitudes and latitudes in degrees. If it `is_direct`, its links were measured from end to end: those between two
+    sites join their border routers, and there are no transit routers. `ids` are the nodes' ids in the map's file,
+    `notes` tell what reading the map left out or assumed, and `flaws` what is wrong with a link's data, by the link's
+    index.
     """
 
     preset: str | None = "mesh"
     routers: tuple[str, ...] = ()
     links: Links = ()
     name: str = ""
+    is_direct: bool = False
     titles: tuple[str, ...] = ()
     places: tuple[tuple[float, float], ...] = ()
     km: tuple[float | None, ...] = ()
@@ -189,13 +192,17 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
     """Build the declared graph over these border routers (names by site).
 
     `sites` gives each site a router, by name or title: a link of length 0 joins each of the site's border routers to
-    it, and the router still carries transit traffic. Routers without a connection to the sites are left out, with their
-    links. Raises FabricError for an unknown preset, a preset with routers or sites, a router name that is malformed,
-    reserved or given twice, a link that joins a node to itself or has an unknown end, a site without a known router or
-    with a name that several have, and border routers that are not connected.
+    it, and the router still carries transit traffic; of a direct WAN the links between the sites are left, from border
+    router to border router. Routers without a connection to the sites are left out, with their links.
+
+    Raises FabricError for an unknown preset, a preset with routers or sites, a router name that is malformed, reserved
+    or given twice, a link that joins a node to itself or has an unknown end, a site without a known router or with a
+    name that several have, and border routers that are not connected.
     """
     if spec.preset is None:
         mistakes = list(_site_mistakes(spec, sites, len(border_routers)))
+        if spec.is_direct and sites and not mistakes:
+            return resolve_wan(_between_sites(spec, border_routers, sites), border_routers)
         nodes = [spec.routers[spec.nodes_named(name)[0]] for name in sites] if not mistakes else []
         access = tuple((br, router) for brs, router in zip(border_routers, nodes, strict=False) for br in brs)
         no_km = (0.0,) * len(access)
@@ -217,6 +224,31 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
     if mistakes:
         raise FabricError(mistakes)
     return graph
+
+
+def _between_sites(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], sites: tuple[str, ...]) -> WanSpec:
+    """Return the WAN of a direct one's links between these sites, each from every border router to every one."""
+    site = {spec.routers[spec.nodes_named(name)[0]]: index for index, name in enumerate(sites)}
+    ends = [
+        (index, (a, b))
+        for index, (near, far) in enumerate(spec.links)
+        if near in site and far in site
+        for a in border_routers[site[near]]
+        for b in border_routers[site[far]]
+    ]
+
+    def kept(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(values[index] for index, _ in ends) if values else ()
+
+    return WanSpec(
+        preset=None,
+        links=tuple(pair for _, pair in ends),
+        km=kept(spec.km),
+        back_km=kept(spec.back_km),
+        rates_bps=kept(spec.rates_bps),
+        back_rates_bps=kept(spec.back_rates_bps),
+        delays_s=kept(spec.delays_s),
+    )
 
 
 def _capacities(spec: WanSpec) -> dict[str, int]:
@@ -248,10 +280,8 @@ def with_measured_paths(
         graph = replace(graph, notes=(*graph.notes, text))
     if len(graph.routers) <= MAX_IDLE_ROUTERS and len(spec.links) <= MAX_IDLE_LINKS:
         return graph
-    idle = {*graph.routers}.difference(*used)
-    return graph.without(
-        idle, "lie on no candidate path", {ends for ends in graph.links if frozenset(ends) not in used}
-    )
+    idle, unused = {*graph.routers}.difference(*used), {ends for ends in graph.links if frozenset(ends) not in used}
+    return graph.without(idle, "lie on no candidate path", unused) if idle or unused else graph
 
 
 def _preset(name: str, border_routers: tuple[tuple[str, ...], ...]) -> WanGraph:

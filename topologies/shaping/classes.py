@@ -177,7 +177,8 @@ class Shaping:
     `sending_services` of them have traffic at all. With `tunnels` (only with `fair`, and without services), each has a
     rate of its own at the port where it begins: rates are those of links or ports, followed by those of tunnels, and
     traffic in no tunnel has the port's rate. With `paths`, tc's match of packets in a tunnel over each path, no delay
-    is applied before a WAN link. Segments have up to `segment_bytes`.
+    is applied before a WAN link. With `moving`, WAN delays may change (`tc.Shaper.move`). Segments have up to
+    `segment_bytes`.
     """
 
     fabric: Fabric
@@ -191,6 +192,7 @@ class Shaping:
     seed: int = 0
     tunnels: tuple[Tunnel, ...] = ()
     paths: tuple[str, ...] = ()
+    moving: bool = False
     segment_bytes: int = 0
 
     @cached_property
@@ -247,7 +249,14 @@ class Shaping:
         if not self._delays_after_links:
             return ()
         sending = nics(self.fabric) if self._is_physical else ()
-        return sending + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed, paths=self.paths)
+        return sending + delays(
+            self.fabric,
+            self.delays_s,
+            wan_loss=self.wan_loss,
+            seed=self.seed,
+            paths=self.paths,
+            moving=self.moving,
+        )
 
     @property
     def _is_physical(self) -> bool:

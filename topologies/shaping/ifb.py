@@ -74,7 +74,13 @@ def nics(fabric: Fabric) -> tuple[Ifb, ...]:
 
 
 def delays(
-    fabric: Fabric, delays_s: Floats, *, wan_loss: float = 0.0, seed: int = 0, paths: Sequence[str] = ()
+    fabric: Fabric,
+    delays_s: Floats,
+    *,
+    wan_loss: float = 0.0,
+    seed: int = 0,
+    paths: Sequence[str] = (),
+    moving: bool = False,
 ) -> tuple[Ifb, ...]:
     """Return the ifbs that apply these delays of links, [links] s: one for each interface and delay above 0 ns.
 
@@ -82,11 +88,12 @@ def delays(
     packets that have come over each path in a tunnel, delays that depend on the path are applied at the receivers as
     well; packets without a tunnel are on the fixed path. Names are numbered, because an interface's name may already
     have the maximal length. Raises ValueError if the delays within a site differ between border routers, so that the
-    delay between two GPUs is not determined by the GPUs and the WAN path.
+    delay between two GPUs is not determined by the GPUs and the WAN path. If links are `moving`, WAN delays are applied
+    after each link.
     """
     delays_ns = np.rint(delays_s * 1e9).astype(np.int64)
     ends_ns, wan_ns = _end_to_end_ns(fabric, delays_ns), np.zeros_like(delays_ns)
-    if ends_ns is None:
+    if ends_ns is None or moving:
         wan = np.array([link.kind == "wan" for link in fabric.links])
         wan_ns = np.where(wan, delays_ns, 0)
         ends_ns = _end_to_end_ns(fabric, delays_ns - wan_ns)

@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from socket import if_indextoname, if_nametoindex
 
@@ -102,6 +103,14 @@ class Shaper:
         except OSError as error:
             raise TcError(error.strerror) from None
         self._compare(rates_bps, held)
+
+    def move(self, delays_s: Floats) -> None:
+        """Give the WAN links of a `moving` shaping other delays, [links] s; packets under way keep theirs. Raises
+        TcError."""
+        before, self.shaping = self.shaping, replace(self.shaping, delays_s=delays_s)
+        now_ns = self.shaping.delays_ns
+        self._set_netems({key: Netem(ns) for key, ns in now_ns.items() if before.delays_ns.get(key) != ns})
+        self._ifbs.move(self.shaping.ifbs)
 
     def check(self, rates_bps: Floats) -> None:
         """Raise TcError, with the port, the wanted and the read rate, if a class's rate differs by a byte/s."""
@@ -241,6 +250,18 @@ class IfbDevices:
                     self._make(kernel, ifbs)
             except OSError as error:
                 raise TcError(error.strerror) from None
+
+    def move(self, ifbs: Sequence[Ifb]) -> None:
+        """Give the switches' ifbs other delays; raises TcError."""
+        now = {ifb.name: ifb for ifb in ifbs if ifb.rank is None}
+        changed = [now[ifb.name] for ifb in self._by_pid.get("self", ()) if now[ifb.name].delay_ns != ifb.delay_ns]
+        netems = {(if_nametoindex(ifb.name), 0): Netem(ifb.delay_ns, ifb.loss, ifb.seed) for ifb in changed}
+        try:
+            with contextlib.closing(RtNetlink()) as kernel:
+                kernel.change_netems(netems, limit_packets=QUEUE_PACKETS)
+        except OSError as error:
+            raise TcError(error.strerror) from None
+        self._by_pid["self"] = [now[ifb.name] for ifb in self._by_pid.get("self", ())]
 
     def redirect_again(self) -> None:
         """Redirect packets to the ifbs again at the switches' ports that have lost their filters; raises TcError."""
