@@ -31,12 +31,14 @@ from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse
 from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.policies.decide import spread_pairs, spreads_over
+from scenarios.policies.knowledge import ENDS, PORTS
 from scenarios.policies.policy import MODES
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.load import resolved
 from scenarios.spec.notes import notes_on
 from scenarios.spec.pieces import choices_begun
+from scenarios.spec.program import LONGHAUL
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.capture import CAPTURED, CAPTURES
 from scenarios.vm import CannotRunError, VMError
@@ -67,12 +69,15 @@ def run(arguments: Sequence[str]) -> int:
     runs_engines = not (request.cli or request.dry_run or request.scenario.program.is_given)
     emulates = runs_engines and "emulation" in request.engines
     _tell(notes_on(configs[:1] if request.cli else configs, emulates=emulates))
+    if request.scenario.program.is_given or request.cli:
+        of_each = configs[:1] if request.cli else configs
+        _tell(dict.fromkeys(note for config in of_each for note in _path_notes(config)))
+    else:
+        _tell(_notes(configs, searches))
     if request.scenario.program.is_given and not request.dry_run:
         return _program(request, arguments)
     if request.cli:
-        _tell(_path_notes(configs[0]))
         return _prompt(request)
-    _tell(_notes(configs, searches))
     if request.dry_run:
         plans = [(engine.name, configs) for engine, configs in _parts(request)]
         print(plan_as_json(plans) if request.json else _plan(request.scenario, plans))
@@ -120,6 +125,12 @@ def _path_notes(config: Scenario) -> Iterator[str]:
         if (channels := routing.channels_of_connections(count)) < ECMP_CHANNELS:
             spread = f"{channels} channel{'s' * (channels != 1)} instead of {ECMP_CHANNELS}"
             yield f"connections of two GPUs are spread over {spread}, as there are {count:,} pairs of GPUs"
+    knowledge, learns = config.mode(mode).knowledge, config.program.backend == LONGHAUL
+    if not learns and knowledge.kind in (ENDS, PORTS) and (knowledge.kind == ENDS or config.conditions.every_s is None):
+        yield (
+            f"{mode} learns nothing of {knowledge}, and expects the mean rates: it is measured in the collectives of "
+            f'program.backend "{LONGHAUL}"{" or in the rows of conditions.every" if knowledge.kind == PORTS else ""}'
+        )
     if pairs := [f"{a} and {b}" for a, b in fabric.unjoined_sites]:
         yield f"no WAN path joins the sites {', '.join(pairs)}: packets between their GPUs are lost"
 
@@ -222,7 +233,6 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     from scenarios.program.command import run_program
 
     configs = request.scenario.configurations()
-    _tell(dict.fromkeys(note for config in configs for note in _path_notes(config)))
     try:
         if request.scenario.run.is_real:
             with heartbeat(lambda: "measuring the capacity of the VM"):

@@ -22,6 +22,7 @@ from scenarios.program.movement import Movement
 from scenarios.program.tunnel_demands import TunnelDemands
 from scenarios.spec.faults import CABLE_KINDS, Fault, active_at, dead_cables
 from scenarios.spec.scenario import Scenario
+from scenarios.spec.te import of_program
 from scenarios.testbed.testbed import Testbed
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NO_CABLES, Cables, reachable
@@ -177,7 +178,7 @@ class ProgramTimeline:
         self._allocates = config.engineers(self._mode)
         self._te = config.te
         self._wanted_bps: Floats | None = None  # by the connections from site to site; None: all
-        self._demands = TunnelDemands(testbed, config.te) if config.measures_demands(self._mode) else None
+        self._demands = TunnelDemands(testbed, of_program(config.te)) if config.measures_demands(self._mode) else None
         exchange = Exchange(Router(self._conditions.fabric, self._conditions.delays_s), config.program.message_bytes)
         self._timeline = Timeline(
             Player(self._mode, exchange, Given(self._believed), reembed_every=config.collective.reembed_every)

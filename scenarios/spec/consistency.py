@@ -129,10 +129,6 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
         return
     yield from program.check(config.program, fabric)
     yield from _check_program_readings(config)
-    measures = config.fabric.routing == te.ROUTING and config.te.demand == te.MEASURED
-    if measures and isinstance(config.te.every, int):
-        text = f"{config.te.every} counts collectives, which a program does not have"
-        yield Mistake("te.every", f'{text}; allowed with te.demand "{te.MEASURED}": a time such as "100 ms"')
     ranks = config.program.ranks_of(config.fabric.gpus_per_site)
     for number, fault in enumerate(config.faults, 1):
         if fault.kind == "agent killed" and int(fault.target) not in ranks and int(fault.target) < config.gpus:
@@ -152,10 +148,7 @@ def _check_program_readings(config: Scenario) -> Iterator[Mistake]:
         every_s, delay_s = config.conditions.every_s, max(config.control_delays_s, default=0.0)
         text = f"{mode.name} reads ports in each row of a program's conditions"
         if every_s is None:
-            if config.program.backend != program.LONGHAUL:
-                allowed = f'only with conditions.every, or with program.backend "{program.LONGHAUL}"'
-                yield Mistake("run.modes", f"{text}; allowed: {allowed}")
-            elif delay_s:
+            if delay_s and config.program.backend == program.LONGHAUL:
                 late = f"{mode.name} reads ports before collectives of a script, and control.delay makes readings late"
                 yield Mistake("run.modes", f"{late}; allowed: with conditions.every, or without control.delay")
         elif mode.measure_every_s + delay_s >= every_s:

@@ -19,7 +19,7 @@ from scenarios.spec.admission import ADMITTING_ROUTING, wan_cables
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS
-from scenarios.spec.program import HOST_DATE, LONGHAUL
+from scenarios.spec.program import HOST_DATE
 from scenarios.spec.scenario import Scenario
 from topologies.errors import Mistake, format_value
 from topologies.fabric.fabric import build_fabric
@@ -255,10 +255,6 @@ _REFEREES = _is_given("run.referees", lambda config: config.run.referees)
 _BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda config: "policy" in config.run.referees)
 _KINDS = [_is_value("collective.kind", kind) for kind in (MESSAGES, TRAINING)]
 _PROGRAM = _has("a program", "program.command", lambda config: config.program.is_given)
-_OWN_BACKEND = _has(
-    "program.backend as the script has it", "program.backend", lambda config: config.program.backend != LONGHAUL
-)
-
 _DATE = _is_given("program.date", lambda config: config.program.date != HOST_DATE)
 _PARTLY = _is_given(
     "collective.emulated",
@@ -395,12 +391,6 @@ TABLE = (
         _PROGRAM,
         "it has no agents that send probes",
         "measured ports or ends, or unmeasured knowledge",
-    ),
-    Exclusion(
-        _ENDS_OF_PROGRAM,
-        _OWN_BACKEND,
-        "nobody knows when its messages begin and end",
-        'program.backend "longhaul", or other knowledge',
     ),
     Exclusion(_ENDS_OF_PROGRAM, _SPREAD_SCRIPT, "nobody knows which paths its messages take", "single paths"),
     Exclusion(_ENDS_OF_PROGRAM, _TE, "not modelled yet: rates of links measured through tunnels", "other knowledge"),

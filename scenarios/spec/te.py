@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from topologies.errors import Mistake
 from topologies.units import format_delay
 
 ROUTING, MEASURED = "te", "measured"
 MIN_SAMPLE_S = 100e-6  # a reading takes half of that
+SAMPLES = 10  # that stand for a collective where none can be counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,11 @@ class TeSpec:
     def readings(self) -> int:
         """The number of counter readings in a collective after which rates are recomputed; 0 for never."""
         return 0 if isinstance(self.every, int) else round(self.every / self.sample_s)
+
+
+def of_program(spec: TeSpec) -> TeSpec:
+    """Return the table for a program's measured demands: it has no collectives, so SAMPLES readings stand for one."""
+    return spec if isinstance(spec.every, float) else replace(spec, every=spec.every * SAMPLES * spec.sample_s)
 
 
 def check(spec: TeSpec, routing: str) -> Iterator[Mistake]:

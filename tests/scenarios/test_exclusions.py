@@ -183,11 +183,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
     (PROGRAM | {"job": [JOB]}, WALL, "job: jobs beside a program cannot be combined with the wall clock"),
     (PROBES, PROGRAM, "run.modes: mine, which knows probed, cannot be combined with a program"),
     (
-        ENDS,
-        PROGRAM,
-        "run.modes: mine, which knows measured ends, cannot be combined with program.backend as the script",
-    ),
-    (
         mode(reembed="every", knowledge="measured ends") | SCRIPT,
         ECMP,
         "run.modes: mine, which knows measured ends, cannot be combined with a fabric that spreads a program's",

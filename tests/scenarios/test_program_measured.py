@@ -186,10 +186,6 @@ def test_no_stretch_goes_on_across_a_missing_reading() -> None:
     ("options", "says"),
     [
         (
-            {"conditions.every": None},
-            "reads ports in each row of a program's conditions; allowed: only with conditions",
-        ),
-        (
             {"conditions.every": None, "program.backend": "longhaul", "control.delay": "1 ms"},
             "and control.delay makes readings late; allowed: with conditions.every, or without control.delay",
         ),
@@ -208,6 +204,26 @@ def test_readings_that_come_too_late_or_mean_nothing_are_refused(options: dict[s
     with pytest.raises(ScenarioError) as refusal:
         scenario_of(text, overrides)
     assert any(says in mistake for mistake in refusal.value.mistakes)
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "options", "where"),
+    [
+        ("measured ports", (), ' of program.backend "longhaul" or in the rows of conditions.every'),
+        ("measured ends", ("--set", 'conditions.every="1 s"'), ' of program.backend "longhaul"'),
+        ("measured ports", ("--set", 'conditions.every="1 s"'), None),
+        ("measured ends", ("--set", 'program.backend="longhaul"'), None),
+    ],
+)
+def test_knowledge_that_a_program_never_gives_is_told(
+    tmp_path: Path, knowledge: str, options: tuple[str, ...], where: str | None
+) -> None:
+    policy = f'[[policy]]\nname = "blind"\nreroute = "every"\nreembed = "never"\nknowledge = "{knowledge}"\n'
+    (tmp_path / "blind.toml").write_text(policy)
+    _, said = ended("blind.toml", "--modes", "blind", "--dry-run", "--exec", "true", *options, cwd=tmp_path)
+    text = f"blind learns nothing of {knowledge}, and expects the mean rates: it is measured in the collectives{where}"
+    assert (f"run.py: {text}\n" in said) == (where is not None)
+    assert where is not None or "learns nothing" not in said
 
 
 COLLECTIVES = """

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios.spec import ScenarioError
-from scenarios.spec.load import scenario_of
 from tests.fakes.runs import ended
 
 WAN_BPS = 200e6
@@ -62,11 +60,13 @@ with socket.create_connection(("g2", 7000 + rank)) as connection:
 """
 
 
-def test_a_site_gets_what_another_was_measured_not_to_use(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("every", "sample_ms"), [('"300 ms"', 50), ("1", 30)])
+def test_a_site_gets_what_another_was_measured_not_to_use(tmp_path: Path, every: str, sample_ms: int) -> None:
     """Two sites share a link to the third. At first each has half of it. After 300 ms the first is known to send 20
-    Mbit/s, and gets a tenth more than the most that it sent in 50 ms; it ends before 600 ms, and after 900 ms the other
-    has the whole link."""
-    (tmp_path / "te.toml").write_text(TWO_SENDERS)
+    Mbit/s, and gets a tenth more than the most that it sent in a sample; it ends before 600 ms, and after 900 ms the
+    other has the whole link. A whole number counts ten samples."""
+    te = f'every = {every}\nsample = "{sample_ms} ms"'
+    (tmp_path / "te.toml").write_text(TWO_SENDERS.replace('every = "300 ms"\nsample = "50 ms"', te))
     (tmp_path / "streams.py").write_text(STREAMS)
     found = json.loads(
         ended("te.toml", "--out", "run", "--json", "--exec", f"{sys.executable} streams.py", cwd=tmp_path)[0]
@@ -78,7 +78,7 @@ def test_a_site_gets_what_another_was_measured_not_to_use(tmp_path: Path) -> Non
     slow, fast = 8 * (spans[:, 1:] / spans[:, :1]).T
     assert slow == pytest.approx([20e6, 20e6, 0, 0], rel=0.02)
     # In 50 ms it sends 50 or 51 packets of 2,500 B, which with their headers count as 2,547 B of full frames.
-    left = WAN_BPS - 1.1 * 50.5 * 8 * 2547 / 50e-3
+    left = WAN_BPS - 1.1 * (sample_ms + 0.5) * 8 * 2547 / (sample_ms / 1e3)
     assert fast == pytest.approx([WAN_BPS / 2, left, left, WAN_BPS], rel=0.01)
 
 
@@ -140,11 +140,3 @@ def test_many_connections_fill_all_tunnels_under_the_rates_of_each_row(tmp_path:
     lines = [[*map(float, line.split())] for line in (tmp_path / "run/output/1.stdout").read_text().splitlines()]
     goodput = [8 * (b - a) / (t - s) for (s, a), (t, b) in zip(lines[::2], lines[1::2], strict=True)]
     assert goodput == pytest.approx([500e6, 340e6, 500e6], rel=0.02)
-
-
-def test_measured_demands_of_a_program_are_computed_by_time() -> None:
-    text = TWO_SENDERS.replace('every = "300 ms"\n', "") + "[program]\ncommand = 'true'\n"
-    with pytest.raises(ScenarioError) as refusal:
-        scenario_of(text)
-    (line,) = refusal.value.mistakes
-    assert "te.every: 1 counts collectives, which a program does not have; allowed with te.demand" in line
