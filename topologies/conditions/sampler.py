@@ -65,7 +65,7 @@ class ConditionsSpec:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether rates, or the load that reduces them, are recorded: no seed changes them, and they declare no range."""
+        """Whether rates or the load that reduces them are recorded: no seed changes them, and they have no range."""
         return self.sampler == "trace" or self.load is not None
 
     @property
