@@ -55,6 +55,10 @@ def rows(mark: str, of: dict[tuple[str, str], float], before: str, after: str) -
 
 NATIVE = f"""?SNDlib native format; type: network; version: 1.0
 # a comment ( of no meaning )
+META (
+  granularity  = 15min
+  unit  = MBITPERSEC
+)
 NODES (
 {"".join(f"  {name} ( {x} {y} ){chr(10)}" for name, (x, y) in NODES.items())})
 LINKS (
@@ -293,6 +297,7 @@ HOSTILE: list[tuple[str, str, str | bytes, str]] = [
     ("sndlib", "a.xml", "<a/>", "is no file of SNDlib"),
     ("sndlib", "a.xml", "<network " * 100_000, "has 0 nodes"),
     ("sndlib", "a.xml", b"\xff\xfe\xff", "is not UTF-16"),
+    ("sndlib", "a.txt", NATIVE.replace("MBITPERSEC", "MILES"), 'the unit "MILES"; allowed: MBITPERSEC'),
     ("sndlib", "a.txt", NATIVE.replace("2500", "many"), 'a value is "many"'),
     ("sndlib", "a.txt", NATIVE.replace("uk1.uk de1.de", "uk1.uk"), "is not a row of LINKS"),
     ("matrices", "m", "", "cannot be read: Not a directory"),

@@ -157,3 +157,11 @@ def matrix(rows: Iterable[tuple[tuple[str, str], float]], nodes: Sequence[str], 
         bps[index[ends[0]], index[ends[1]]] += rate_bps
     np.fill_diagonal(bps, 0.0)
     return bps
+
+
+def one_matrix(
+    rows: Iterable[tuple[tuple[str, str], float]], nodes: Sequence[str], where: str, notes: tuple[str, ...] = ()
+) -> Demands:
+    """Return demands that do not change, as `matrix` takes them; raises PackError."""
+    bps = matrix(rows, nodes, where)[None]
+    return Demands(nodes=tuple(nodes), times_s=np.zeros(1), bps=bps, interval_s=1.0, notes=notes)
