@@ -98,7 +98,8 @@ class Movement:
             lost = np.flatnonzero(np.isnan(lengths).all(axis=0))
             if lost.size:
                 text = f"no path joins sites {sites[0]} and {sites[1]} in row {lost[0]:,}"
-                raise ConditionsError([Mistake(KEY, f"{text}; allowed: a span in which they are joined, or more fabric.paths")])
+                allowed = "a span in which they are joined, or more fabric.paths"
+                raise ConditionsError([Mistake(KEY, f"{text}; allowed: {allowed}")])
             for row, index in enumerate(np.nanargmin(lengths, axis=0).tolist()):
                 found[row][sites] = paths[index].index
         return found
