@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -88,7 +89,7 @@ def kept(files: Sequence[Path], what: str, make: Callable[[], Mapping[str, Array
     try:
         with np.load(path, allow_pickle=False) as found:
             return dict(found)
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError, BadZipFile):
         pass
     arrays = make()
     try:
