@@ -135,12 +135,12 @@ def series_of(
 
     A mode that re-embeds re-routes with it, so what it keeps is chosen anew when it re-embeds. Collectives under
     similar conditions are correlated for a multiple of the sampler's memory (`ConditionsSpec.memory`), or with a trace
-    for as long as their times are autocorrelated.
+    or a load for as long as their times are autocorrelated.
     """
     chosen = reembedded if reembedded.any() else rerouted
     memory = conditions.memory(completion_s)
     least = math.ceil(_CORRELATION_TIMES_A_BLOCK * (memory - 1))
-    if conditions.sampler == "trace":
+    if conditions.is_recorded:
         least = max(completion_s.size // _TRACE_BLOCKS, _LAGS_A_BLOCK * (_decorrelation_lag(completion_s) - 1))
     return Series(
         number,
@@ -149,7 +149,7 @@ def series_of(
         fresh=chosen if chosen.any() and not chosen.all() else None,
         needed=_COLLECTIVES_A_RATIO * memory * conditions.rate_ratio,
         one_draw=one_draw,
-        recorded=conditions.sampler == "trace",
+        recorded=conditions.is_recorded,
     )
 
 

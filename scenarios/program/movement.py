@@ -20,6 +20,8 @@ from topologies.packs.table import moves_of
 
 KEY = "conditions.moves"
 
+_CHECKED = 100  # rows
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -44,6 +46,8 @@ class Movement:
         for link in self._links:
             if link.kind == "wan" and (column := moving.get((link.src, node_of(link.far_end)))) is not None:
                 self._plain_s[:, link.index] = column
+        self._stations = frozenset(self._router(wan.nodes_named(name), name, wan.routers) for name in found.stations)
+        self._moving = moving
         self._paths = self._shortest()
 
     @staticmethod
@@ -78,14 +82,42 @@ class Movement:
     def _shortest(self) -> list[dict[tuple[int, int], int]]:
         """Return the shortest path between every two sites in each row; raises ConditionsError if a row has none."""
         found: list[dict[tuple[int, int], int]] = [{} for _ in range(self.rows)]
+        self._least_s: dict[tuple[int, int], Floats] = {}
         at = {link.name: link.index for link in self._links}
         for sites, paths in self._fabric.paths_between.items():
-            hops = [[at[f"{node_of(a)}>{b}"] for a, b in pairwise(path.name.split(">"))] for path in paths]
-            lengths = np.array([self._plain_s[:, one].sum(axis=1) for one in hops])
+            nodes = [path.name.split(">") for path in paths]
+            lengths = np.array(
+                [
+                    self._plain_s[:, [at[f"{node_of(a)}>{b}"] for a, b in pairwise(one)]].sum(axis=1)
+                    if self._stations.isdisjoint(map(node_of, one[2:-2]))  # a third ground station passes nothing on
+                    else np.full(self.rows, np.nan)
+                    for one in nodes
+                ]
+            )
+            self._least_s[sites] = np.nanmin(lengths, axis=0, initial=np.inf)
             lost = np.flatnonzero(np.isnan(lengths).all(axis=0))
             if lost.size:
                 text = f"no path joins sites {sites[0]} and {sites[1]} in row {lost[0]:,}"
-                raise ConditionsError([Mistake(KEY, f"{text}; allowed: a span in which all sites are joined")])
+                allowed = "a span in which they are joined, or more fabric.paths"
+                raise ConditionsError([Mistake(KEY, f"{text}; allowed: {allowed}")])
             for row, index in enumerate(np.nanargmin(lengths, axis=0).tolist()):
                 found[row][sites] = paths[index].index
         return found
+
+    def check(self) -> None:
+        """Raise ConditionsError if, in one of _CHECKED rows, the candidate paths lack the shortest one."""
+        import networkx  # the VM needs none of it
+
+        for row in np.unique(np.linspace(0, self.rows - 1, _CHECKED).astype(int)).tolist():
+            graph = networkx.Graph()
+            for (a, b), column in self._moving.items():
+                if np.isfinite(column[row]):
+                    graph.add_edge(a, b, s=column[row])
+            for (src, dst), least_s in self._least_s.items():
+                ends = [self._fabric.paths_between[src, dst][0].name.split(">")[at] for at in (1, -2)]
+                inner = graph.subgraph({*graph} - (self._stations - {*ends}))
+                if networkx.has_path(inner, *ends):
+                    true_s = networkx.shortest_path_length(inner, *ends, weight="s")
+                    if least_s[row] > true_s + 1e-9:
+                        text = f"the shortest path of sites {src} and {dst} in row {row:,} is no candidate"
+                        raise ConditionsError([Mistake("fabric.paths", f"{text}; allowed: a larger number")])

@@ -369,8 +369,10 @@ def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
 
 def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) -> Capacities:
     """Return the lowest rates that the conditions allow; of WAN links only the part that the transfers' class gets."""
-    if plan.conditions.sampler == "trace":
-        once = sampler(fabric, replace(plan.conditions, trace_repeat=False), seed=0)
+    if plan.conditions.is_recorded:
+        load = plan.conditions.load
+        load = None if load is None else replace(load, repeats=False)
+        once = sampler(fabric, replace(plan.conditions, trace_repeat=False, load=load), seed=0)
         bps = once.rates_bps(0, once.limit or 1).min(axis=0)
     else:
         bps = ranges_bps(fabric, plan.conditions)[0].copy()

@@ -13,6 +13,7 @@ from hosts.embedding.ring import MAX_RING_SITES
 from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
 from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
+from scenarios.program.movement import Movement
 from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.emulated import Emulated, numbers_of
@@ -248,6 +249,8 @@ def _check_moves(config: Scenario) -> Iterator[Mistake]:
     }
     if lacking := [what for what, is_there in needs.items() if not is_there]:
         yield Mistake("conditions.moves", f"{format_value(moves)} is for other scenarios; allowed: with {lacking[0]}")
+    else:
+        Movement(config).check()
 
 
 def _check_referees(config: Scenario) -> Iterator[Mistake]:

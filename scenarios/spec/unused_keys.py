@@ -177,7 +177,7 @@ _SCHEDULE_KEYS = ("collective.algorithm", "collective.channels", "collective.pie
 _LINK_TABLES, _KIND_TABLES, _MODE_TABLES = ("conditions", "fabric"), ("collective", "job"), ("run", "policy")
 _WAN_KEYS = (
     *("fabric.border_routers", "fabric.wan", "fabric.sites", "fabric.paths", "fabric.wan_loss"),
-    *("conditions.wan_rate", "conditions.wan_delay"),
+    *("conditions.wan_rate", "conditions.wan_delay", "conditions.load", "conditions.moves"),
 )
 
 RULES = (

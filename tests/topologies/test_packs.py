@@ -14,7 +14,7 @@ from topologies.errors import FabricError
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.maps import read_wan, write_wan
 from topologies.fabric.ports import links_in_grain
-from topologies.packs.published import PackError
+from topologies.packs.published import PackError, kept
 from topologies.packs.table import PACKS, demands_of, moves_of
 
 NODES = {"uk1.uk": (-0.1, 51.5), "de1.de": (8.7, 50.1), "it1.it": (9.2, 45.5), "fr1.fr": (2.3, 48.9)}
@@ -55,6 +55,10 @@ def rows(mark: str, of: dict[tuple[str, str], float], before: str, after: str) -
 
 NATIVE = f"""?SNDlib native format; type: network; version: 1.0
 # a comment ( of no meaning )
+META (
+  granularity  = 15min
+  unit  = MBITPERSEC
+)
 NODES (
 {"".join(f"  {name} ( {x} {y} ){chr(10)}" for name, (x, y) in NODES.items())})
 LINKS (
@@ -264,14 +268,17 @@ def test_a_constellations_links_are_as_long_as_geometry_says_and_hand_over(data:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (FOLDER / "packs").glob("*.toml")))
-def test_every_scenario_of_a_pack_loads_with_its_data_and_its_run_needs_none(data: Path, name: str) -> None:
+def test_every_scenario_of_a_pack_loads_with_its_data_and_only_loads_and_movements_need_them_again(
+    data: Path, name: str
+) -> None:
     if name == "satellites":
         pytest.importorskip("sgp4")
     asked = load_scenario(str(FOLDER / "packs" / f"{name}.toml"), [Override(DATA, str(data), DATA)])
     build_fabric(asked.fabric)
     text = resolved(asked)
     shutil.rmtree(data)
-    assert asked.conditions.load is not None or scenario_of(text).fabric == asked.fabric
+    if asked.conditions.load is None and asked.conditions.moves is None:
+        assert scenario_of(text).fabric == asked.fabric
     with pytest.raises(ScenarioError):
         load_scenario(str(FOLDER / "packs" / f"{name}.toml"), [Override(DATA, str(data), DATA)])
 
@@ -293,6 +300,7 @@ HOSTILE: list[tuple[str, str, str | bytes, str]] = [
     ("sndlib", "a.xml", "<a/>", "is no file of SNDlib"),
     ("sndlib", "a.xml", "<network " * 100_000, "has 0 nodes"),
     ("sndlib", "a.xml", b"\xff\xfe\xff", "is not UTF-16"),
+    ("sndlib", "a.txt", NATIVE.replace("MBITPERSEC", "MILES"), 'the unit "MILES"; allowed: MBITPERSEC'),
     ("sndlib", "a.txt", NATIVE.replace("2500", "many"), 'a value is "many"'),
     ("sndlib", "a.txt", NATIVE.replace("uk1.uk de1.de", "uk1.uk"), "is not a row of LINKS"),
     ("matrices", "m", "", "cannot be read: Not a directory"),
@@ -304,6 +312,10 @@ HOSTILE: list[tuple[str, str, str | bytes, str]] = [
     ("latency", "a.md", markdown().replace("| 17.25 ", "", 1), "10 fields; allowed: 11"),
     ("latency", "a.csv", "source,destination,rtt\na,b,1e9\n", 'a round trip in ms is "1e9"'),
     ("latency", "a.csv", "source,destination,rtt\na,b\n", "2 fields; allowed: 3"),
+    ("latency", "a.csv", f"source,destination,rtt\n{'a' * 200_000},b,1\n", "it is not valid CSV: field larger than"),
+    ("yates", "topologies/a.dot", "digraph {" + "a" + " " * 3_000_000 + "!;}", "is no statement"),
+    ("sndlib", "a.xml", "<network " + "<link " * 500_000 + "</link>" * 500_000, "500,000 elements link begin"),
+    ("sndlib", "a.xml", "<network " + "<!--" * 1_000_000, "has 0 nodes"),
     ("skyplane", "a.csv", "src_region,dst_region\n", "lacks the column src_tier, dst_tier and throughput_received"),
     ("skyplane", "a.csv", SKYPLANE.replace("4731003970.08", "nan"), 'throughput_recieved is "nan"'),
     ("skyplane", "a.csv", SKYPLANE.replace(",True", "", 1), "another number of fields"),
@@ -317,7 +329,9 @@ HOSTILE: list[tuple[str, str, str | bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("pack", "name", "content", "named"), HOSTILE)
+@pytest.mark.parametrize(
+    ("pack", "name", "content", "named"), HOSTILE, ids=[f"{number} {each[0]}" for number, each in enumerate(HOSTILE)]
+)
 def test_a_hostile_file_is_refused_in_one_sentence(
     tmp_path: Path, pack: str, name: str, content: str | bytes, named: str
 ) -> None:
@@ -338,7 +352,7 @@ def test_a_hostile_file_is_refused_in_one_sentence(
             demands_of(f"{pack}:{source}")
         except PackError as error:
             messages.append(str(error))
-    assert any(named in text for text in messages), messages
+    assert any(named in text for text in messages), [text[:400] for text in messages]
     assert all("\n" not in text and "; allowed: " in text and len(text) < 400 for text in messages)
 
 
@@ -393,6 +407,16 @@ def test_a_pack_without_demands_says_which_packs_have_some() -> None:
         demands_of("latency:a.csv")
     with pytest.raises(PackError, match=r'"sndlip:a" names no pack; .* \(did you mean sndlib\?\)'):
         demands_of("sndlip:a")
+
+
+def test_a_damaged_file_of_kept_numbers_is_made_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(data / "cache"))
+    made = kept([data / "geant.xml"], "test", lambda: {"one": np.arange(3)})
+    (path,) = (data / "cache" / "longhaul" / "packs").iterdir()
+    path.write_bytes(path.read_bytes()[:30])
+    again = kept([data / "geant.xml"], "test", lambda: {"one": np.arange(3)})
+    assert made["one"].tolist() == again["one"].tolist() == [0, 1, 2]
+    assert kept([data / "geant.xml"], "test", lambda: {})["one"].tolist() == [0, 1, 2]
 
 
 def test_every_pack_has_at_most_150_lines() -> None:

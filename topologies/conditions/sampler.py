@@ -64,9 +64,14 @@ class ConditionsSpec:
     moves: str | None = None
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether rates or the load that reduces them are recorded: no seed changes them, and they have no range."""
+        return self.sampler == "trace" or self.load is not None
+
+    @property
     def rate_ratio(self) -> float:
-        """The largest ratio of a link's highest rate to its lowest; infinite for a trace, which declares no range."""
-        if self.sampler == "trace":
+        """The largest ratio of a link's highest rate to its lowest; infinite for recorded rates."""
+        if self.is_recorded:
             return math.inf
         ranges = [self.intra_rate_bps, self.wan_rate_bps, *(one.rate_bps for one in self.links if one.rate_bps)]
         return max(high / max(low, 1) for low, high in ranges)

@@ -32,10 +32,13 @@ def wan(source: str) -> Published:
     path = Path(source)
     rtt_ms: dict[tuple[str, str], float] = {}
     again = 0
-    for table in _tables(text_of(path)):
-        for ends, value in _values(table, shown(path)):
-            again += ends in rtt_ms
-            rtt_ms.setdefault(ends, value)
+    try:
+        for table in _tables(text_of(path)):
+            for ends, value in _values(table, shown(path)):
+                again += ends in rtt_ms
+                rtt_ms.setdefault(ends, value)
+    except csv.Error as error:
+        raise PackError(f"{shown(path)}: it is not valid CSV: {error}; allowed: a table") from None
     pairs = list(dict.fromkeys(tuple(sorted(ends)) for ends in rtt_ms if ends[0] != ends[1]))
     if not pairs:
         raise PackError(f"{shown(path)} has no table of round-trip times; allowed: a row and a column for each region")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -88,7 +89,7 @@ def kept(files: Sequence[Path], what: str, make: Callable[[], Mapping[str, Array
     try:
         with np.load(path, allow_pickle=False) as found:
             return dict(found)
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError, BadZipFile):
         pass
     arrays = make()
     try:
@@ -157,3 +158,11 @@ def matrix(rows: Iterable[tuple[tuple[str, str], float]], nodes: Sequence[str], 
         bps[index[ends[0]], index[ends[1]]] += rate_bps
     np.fill_diagonal(bps, 0.0)
     return bps
+
+
+def one_matrix(
+    rows: Iterable[tuple[tuple[str, str], float]], nodes: Sequence[str], where: str, notes: tuple[str, ...] = ()
+) -> Demands:
+    """Return demands that do not change, as `matrix` takes them; raises PackError."""
+    bps = matrix(rows, nodes, where)[None]
+    return Demands(nodes=tuple(nodes), times_s=np.zeros(1), bps=bps, interval_s=1.0, notes=notes)

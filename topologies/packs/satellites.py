@@ -31,6 +31,7 @@ from topologies.packs.published import (
 from topologies.units import DELAY, UnitError, parse_delay_or_zero_s
 
 MAX_SATELLITES, MAX_STATIONS, MAX_ROWS = 10_000, 20, 20_000
+_MAX_ISLS, _MAX_DELAYS = 40_000, 20_000_000
 _ALLOWED = "FOLDER@50 s, or FOLDER@0 s-200 s"
 _TLE = re.compile(r"[12] [ -~]{67}")
 _FILES = ("tles.txt", "isls.txt", "ground_stations.txt", "description.txt")
@@ -62,6 +63,10 @@ def moves(source: str, every_s: float) -> Moves:
         raise PackError(f"{format_value(source)} has {rows:,} times; allowed: 1 to {MAX_ROWS:,}")
     sky = _sky(folder)
     names = (*sky.satellites, *sky.stations)
+    if (size := rows * (len(sky.isls) + len(sky.satellites) * len(sky.stations))) > _MAX_DELAYS:
+        raise PackError(
+            f"{format_value(source)} has {size:,} delays of links; allowed: {_MAX_DELAYS:,}, as of fewer times"
+        )
 
     def made() -> dict[str, Array]:
         at_s = from_s + np.arange(rows) * every_s
@@ -111,6 +116,8 @@ def _sky(folder: Path) -> Sky:
         if len(ends) != 2:
             raise PackError(f"{shown(isls)}:{count}: {format_value(line)} is no link; allowed: two satellites")
         pairs.append((ends[0], ends[1]))
+    if len(pairs) > _MAX_ISLS:
+        raise PackError(f"{shown(isls)} has {len(pairs):,} links; allowed: {_MAX_ISLS:,}")
     places: dict[str, tuple[float, float, float]] = {}
     for count, line in lines_of(text_of(stations)):
         fields, where = line.split(","), f"{shown(stations)}:{count}"

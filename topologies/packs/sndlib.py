@@ -2,7 +2,8 @@
 
 XML is read by the text of its elements: entities are not expanded, and a document type is refused. A link has its
 capacity in both directions, unless all links are there in both: the installed one, or else that of its first module.
-Capacities and demands without a unit are in Mbit/s. Lengths follow from longitudes and latitudes, if the file has them.
+Capacities and demands without a unit are in Mbit/s. Lengths follow from longitudes and latitudes, if the file has them;
+in the native format coordinates are taken as such if all of them can be.
 """
 
 import re
@@ -11,15 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import unescape
 
-import numpy as np
-
 from topologies.errors import format_value
 from topologies.fabric.map_links import MapLink, MapNode, Place
-from topologies.packs.published import Demands, PackError, Published, lines_of, matrix, number, rate_of, shown, text_of
+from topologies.packs.published import Demands, PackError, Published, number, one_matrix, rate_of, shown, text_of
 
 UNITS_BPS = {"MBITPERSEC": 1e6, "KBITPERSEC": 1e3, "GBITPERSEC": 1e9, "BITSPERSEC": 1.0}
-_MBIT = 1e6
-_AMOUNTS = ("capacity", "demandValue")
+_MBIT, _AMOUNTS = 1e6, ("capacity", "demandValue")
 _ELEMENTS = {tag: re.compile(rf"<{tag}\b([^>]*)>(.*?)</{tag}>", re.DOTALL) for tag in ("node", "link", "demand")}
 _VALUES = {tag: re.compile(rf"<{tag}>([^<]*)</{tag}>") for tag in ("unit", "x", "y", "source", "target", *_AMOUNTS)}
 _ID = re.compile(r'\bid="([^"]*)"')
@@ -79,20 +77,13 @@ def demands(source: str) -> Demands:
     network = read(path)
     if not network.demands:
         raise PackError(f"{shown(path)} has no demands; allowed: a network with demands")
-    return Demands(
-        nodes=tuple(network.nodes),
-        times_s=np.zeros(1),
-        bps=matrix(network.demands, list(network.nodes), shown(path))[None],
-        interval_s=1.0,
-        notes=() if network.has_unit else ("demands have no unit and are taken as Mbit/s",),
-    )
+    notes = () if network.has_unit else ("demands have no unit and are taken as Mbit/s",)
+    return one_matrix(network.demands, list(network.nodes), shown(path), notes)
 
 
 def _xml(text: str, name: str) -> Network:
     unit = _VALUES["unit"].search(text)
-    scale = UNITS_BPS.get(unit[1].strip()) if unit else _MBIT
-    if scale is None:
-        raise PackError(f"{name} has the unit {format_value(unit[1] if unit else '')}; allowed: {', '.join(UNITS_BPS)}")
+    scale = _scale(unit[1].strip(), name) if unit else _MBIT
     is_geographical = 'coordinatesType="geographical"' in text
     nodes: dict[str, Place | None] = {}
     for count, (attributes, inside) in enumerate(_elements("node", text, name), 1):
@@ -104,6 +95,12 @@ def _xml(text: str, name: str) -> Network:
         nodes[unescape(key[1])] = _place(values) if is_geographical else None
     links = list(_rows("link", "capacity", text, name, scale))
     return Network(nodes, links, list(_rows("demand", "demandValue", text, name, scale)), unit is not None)
+
+
+def _scale(unit: str, name: str) -> float:
+    if unit not in UNITS_BPS:
+        raise PackError(f"{name} has the unit {format_value(unit)}; allowed: {', '.join(UNITS_BPS)}")
+    return UNITS_BPS[unit]
 
 
 def _elements(tag: str, text: str, name: str) -> list[tuple[str, str]]:
@@ -127,23 +124,26 @@ def _rows(tag: str, value: str, text: str, name: str, scale: float) -> Iterator[
 
 
 def _native(text: str, name: str) -> Network:
-    nodes: dict[str, Place | None] = {}
-    rows: dict[str, list[Row]] = {"LINKS": [], "DEMANDS": []}
-    section = ""
-    for count, line in lines_of(text):
+    nodes, rows = dict[str, Place | None](), dict[str, list[Row]](LINKS=[], DEMANDS=[])
+    section, scale = "", 0.0
+    for count, line in enumerate(text.split("\n"), 1):
         fields = line.partition("#")[0].replace("(", " ( ").replace(")", " ) ").split()
         if fields[:1] and fields[0] in _SECTIONS:
             section = fields[0]
+        elif section == "META" and fields[:2] == ["unit", "="]:
+            scale = _scale(" ".join(fields[2:]), name)
         elif section == "NODES" and len(fields) == 5:
             nodes[fields[0]] = _place([number(one, f"{name}:{count}: a place", least=-1e9) for one in fields[2:4]])
         elif section in rows and len(fields) > 4 and fields[4] == ")":
             values = fields[5:]  # of a link: installed, three costs, "(", the first module; of a demand: routing, value
             wanted = [values[at] for at in ((0, 5) if section == "LINKS" else (1,)) if at < len(values)]
             amounts = [number(one, f"{name}:{count}: a value") for one in wanted if one != ")"]
-            rows[section].append(Row((fields[2], fields[3]), _MBIT * next(filter(None, amounts), 0.0)))
+            rows[section].append(Row((fields[2], fields[3]), (scale or _MBIT) * next(filter(None, amounts), 0.0)))
         elif section in (*rows, "NODES") and fields not in ([], [")"]):
             raise PackError(f"{name}:{count}: {format_value(line)} is not a row of {section}; allowed: ID ( ... ) ...")
-    return Network(nodes, rows["LINKS"], rows["DEMANDS"], False)
+    if None in nodes.values():  # the format does not tell degrees from pixels
+        nodes = dict.fromkeys(nodes)
+    return Network(nodes, rows["LINKS"], rows["DEMANDS"], scale > 0)
 
 
 def _place(xy: list[float]) -> Place | None:

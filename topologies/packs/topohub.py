@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from topologies.errors import did_you_mean, format_value, list_first
 from topologies.fabric.map_links import MapLink, MapNode
-from topologies.packs.published import Demands, PackError, Published, matrix, number
+from topologies.packs.published import Demands, PackError, Published, number, one_matrix
 
 _SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -39,15 +37,8 @@ def demands(name: str) -> Demands:
         for a, of_a in given.items()
         for b, rate in of_a.items()
     ]
-    nodes = tuple(titles.values())
-    bps = matrix(rows, nodes, format_value(name))[None]
-    return Demands(
-        nodes=nodes,
-        times_s=np.zeros(1),
-        bps=bps,
-        interval_s=1.0,
-        notes=("demands of topohub have no unit and are taken as Mbit/s, as in SNDlib",),
-    )
+    notes = ("demands of topohub have no unit and are taken as Mbit/s, as in SNDlib",)
+    return one_matrix(rows, [*titles.values()], format_value(name), notes)
 
 
 def _topology(name: str) -> dict[str, Any]:

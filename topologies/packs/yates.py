@@ -29,7 +29,7 @@ from topologies.packs.published import (
 
 INTERVAL_S = 3600.0
 
-_STATEMENT = re.compile(r"\s*(?:strict\s+)?(\w+)\s*(?:->\s*(\w+)\s*)?(?:\[([^\]]*)\])?\s*", re.ASCII)
+_STATEMENT = re.compile(r"(\w+)(?: ?-> ?(\w+))?(?: ?\[([^\]]*)\])?", re.ASCII)
 _CAPACITY = re.compile(r'\bcapacity\s*=\s*"?([0-9.]+)\s*([kKMGT]?)bps"?')
 _RTT = re.compile(r"\(\s*(\w+)\s*,\s*(\w+)\s*\)\s*(\S+)", re.ASCII)
 _TYPE = re.compile(r"\btype\s*=\s*\"?(\w+)", re.ASCII)
@@ -114,7 +114,7 @@ def _dot(path: Path) -> tuple[list[str], dict[str, str], dict[tuple[str, str], f
     switches, hosts = list[str](), dict[str, str]()
     rates: dict[tuple[str, str], float] = {}
     for statement in filter(str.strip, body.rpartition("}")[0].split(";")):
-        match = _STATEMENT.fullmatch(statement)
+        match = _STATEMENT.fullmatch(" ".join(statement.split()))
         if match is None:
             raise PackError(f"{shown(path)}: {format_value(statement.strip())} is no statement; allowed: a -> b [...]")
         a, b, attributes = match[1], match[2], match[3] or ""
