@@ -362,6 +362,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "run_s": _run_ns(state) / 1e9,
         "wall_s": round(wall_s, 3),
         "step_s": step_time(steps),
+        "step_count": len({step for _, step, _ in steps}),
         "tokens_per_s": tokens_per_s(told),
         "steps": steps,
         "ended_early": why,
@@ -687,7 +688,7 @@ def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
 
     (folder / FIGURES).mkdir(exist_ok=True)
     title = shared_words([result["label"] for result in results])
-    steps([(result["values"], result["step_s"]) for result in results], title).write(folder / FIGURES)
+    steps([(one["values"], one["step_s"], one["step_count"]) for one in results], title).write(folder / FIGURES)
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
