@@ -34,6 +34,7 @@ from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.engines.emulation import memory_bytes as carrying_bytes
+from scenarios.experiment.heartbeat import QUIET_S
 from scenarios.program import collective_results, gpu_accounts, script_steps
 from scenarios.program.ranks import FILES, describe_status
 from scenarios.program.rows import rows_as_collectives
@@ -268,15 +269,15 @@ def _watch(
     state: RunState, watchdog: ClockWatchdog, began_s: float, stop: Callable[[], None], over: threading.Event
 ) -> None:
     """Show progress on stderr until `over` is set, and call `stop` to end the VM if its clock has stopped."""
-    console, reported_s = Console(stderr=True), time.monotonic()
+    console, due_s = Console(stderr=True), time.monotonic() + QUIET_S
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while not over.wait(_LOOK_S):
             now_s = time.monotonic()
             if live is not None:
                 live.update(progress_table(state, now_s - began_s), refresh=True)
-            elif now_s >= reported_s + _REPORT_S:
+            elif now_s >= due_s:
                 print(state.summary(now_s - began_s), file=sys.stderr, flush=True)
-                reported_s = now_s
+                due_s = now_s + _REPORT_S
             if watchdog.look(state.virtual_ns, state.lines, began=state.began):
                 stop()
                 break
