@@ -44,6 +44,7 @@ from analysis.figures.run_points import Configuration, FigureError, Points, conf
 from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
 from topologies.command_line import CommandParser
+from topologies.heartbeat import heartbeat
 from topologies.linux import begin_worker
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -65,9 +66,10 @@ def draw(directory: str | Path, *, setting: int = 0, collective: int | None = No
     takes longer than two seconds. Raises analysis.results.ResultsError if the folder holds no readable run, FigureError
     if there is nothing to draw or drawing fails, OSError if a file cannot be written.
     """
-    run = open_run(directory)
-    configurations = configurations_of(run)
-    tasks = tasks_of(run, configurations, points_of(run, configurations), setting=setting, collective=collective)
+    with heartbeat(lambda: "figures: reading the run"):
+        run = open_run(directory)
+        configurations = configurations_of(run)
+        tasks = tasks_of(run, configurations, points_of(run, configurations), setting=setting, collective=collective)
     return [file for _, files in draw_all(tasks, run, "figures") for file in files]
 
 

@@ -34,7 +34,6 @@ from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.engines.emulation import memory_bytes as carrying_bytes
-from scenarios.experiment.heartbeat import QUIET_S
 from scenarios.program import collective_results, gpu_accounts, script_steps
 from scenarios.program.ranks import FILES, describe_status
 from scenarios.program.rows import rows_as_collectives
@@ -44,6 +43,7 @@ from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
+from topologies.heartbeat import QUIET_S
 from topologies.units import format_size
 
 OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults.csv", "jobs.csv"

@@ -112,7 +112,7 @@ def test_the_first_predicted_collective_that_a_fault_hit_is_shown_with_its_rates
 
 
 def test_rates_over_time_are_computed_for_the_flows_that_have_a_row(tmp_path):
-    """Of 240 flows of an AllToAll, 64 have a row; the rates of each of their messages, over time, add up to its size."""
+    """Of 240 flows of an AllToAll, 64 have a row; the rates of each of their messages over time add up to its size."""
     words = ["--set", "collective.kind=alltoall", "--modes", "base", "--gpus", "16", "--no-report"]
     assert command.run(["--engine", "model", "--collectives", "1", *words, "--out", str(tmp_path / "run")]) == 0
     found = open_run(tmp_path / "run")

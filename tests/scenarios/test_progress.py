@@ -13,9 +13,10 @@ from analysis.figures import __main__ as drawing
 from analysis.results.rows import Rows
 from analysis.statistics.intervals import gain, series_of, summarise
 from scenarios.engines.base import Activity, Retrying, Slice
-from scenarios.experiment import heartbeat, progress
+from scenarios.experiment import progress
 from scenarios.experiment.progress import Progress
 from tests.fakes.commands import scenario
+from topologies import heartbeat
 
 
 def part(place, mode, times_s, start=0):
