@@ -10,8 +10,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -43,6 +44,7 @@ from analysis.figures.run_points import Configuration, FigureError, Points, conf
 from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
 from topologies.command_line import CommandParser
+from topologies.heartbeat import heartbeat
 from topologies.linux import begin_worker
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -64,9 +66,10 @@ def draw(directory: str | Path, *, setting: int = 0, collective: int | None = No
     takes longer than two seconds. Raises analysis.results.ResultsError if the folder holds no readable run, FigureError
     if there is nothing to draw or drawing fails, OSError if a file cannot be written.
     """
-    run = open_run(directory)
-    configurations = configurations_of(run)
-    tasks = tasks_of(run, configurations, points_of(run, configurations), setting=setting, collective=collective)
+    with heartbeat(lambda: "figures: reading the run"):
+        run = open_run(directory)
+        configurations = configurations_of(run)
+        tasks = tasks_of(run, configurations, points_of(run, configurations), setting=setting, collective=collective)
     return [file for _, files in draw_all(tasks, run, "figures") for file in files]
 
 
@@ -151,45 +154,66 @@ def draw_all(tasks: Sequence[Task], run: Run, command: str) -> Iterator[tuple[Pi
     """
     folder = run.path / "figures"
     folder.mkdir(exist_ok=True)
-    return _with_progress(_in_processes(tasks, folder), len(tasks), command)
+    return _with_progress(_started(tasks, folder), len(tasks), command)
 
 
 _Drawn = tuple[Picture, list[Path]] | None
 
 
-def _with_progress(pictures: Iterator[_Drawn], count: int, command: str) -> Iterator[tuple[Picture, list[Path]]]:
+@dataclass(frozen=True)
+class _Started:
+    """Pictures that are being drawn, in the order of their tasks: `ready` waits at most for a time in s, and tells
+    whether the next one is drawn; `done` is how many are."""
+
+    pictures: Iterator[_Drawn]
+    ready: Callable[[int, float], bool]
+    done: Callable[[int], int]
+
+
+def _with_progress(started: _Started, count: int, command: str) -> Iterator[tuple[Picture, list[Path]]]:
     printed_s, quiet = time.monotonic(), True
+
+    def tell(index: int) -> None:
+        nonlocal printed_s, quiet
+        if time.monotonic() - printed_s >= _QUIET_S:
+            printed_s, quiet = time.monotonic(), False
+            print(f"{command}: {started.done(index)} of {count} drawn", file=sys.stderr, flush=True)
+
     try:
-        for done, drawn in enumerate(pictures, start=1):
+        for index in range(count):
+            while not started.ready(index, max(0.0, printed_s + _QUIET_S - time.monotonic())):
+                tell(index)
+            drawn = next(started.pictures)
+            tell(index + 1)
             if drawn is not None:
                 yield drawn
-            if time.monotonic() - printed_s > _QUIET_S:
-                printed_s, quiet = time.monotonic(), False
-                print(f"{command}: {done} of {count} drawn", file=sys.stderr, flush=True)
+        next(started.pictures, None)
     except BrokenProcessPool:
         raise FigureError("a drawing process ended early (killed, or the machine is out of memory)") from None
     if not quiet:
         print(f"{command}: {count} of {count} drawn", file=sys.stderr, flush=True)
 
 
-def _in_processes(tasks: Sequence[Task], folder: Path) -> Iterator[_Drawn]:
-    """Run the tasks in one process per core; iterate over their pictures and files in the order of the tasks.
-
-    The processes have ended after the last picture.
-    """
+def _started(tasks: Sequence[Task], folder: Path) -> _Started:
+    """Start to run the tasks in one process per core, which have ended after the last picture."""
     processes = min(len(os.sched_getaffinity(0)), len(tasks))
     if processes < 2:
-        return (_draw_one(task, folder) for task in tasks)
+        return _Started((_draw_one(task, folder) for task in tasks), lambda index, _: True, lambda index: index)
     # Forked processes inherit the tasks and the run's rows, so that only the index of a task is sent to them.
     initargs = (tasks, folder, os.getpid())
     pool = ProcessPoolExecutor(processes, get_context("fork"), initializer=_start_worker, initargs=initargs)
-    pictures = pool.map(_draw_indexed, range(len(tasks)))  # starts to draw now
+    futures = [pool.submit(_draw_indexed, index) for index in range(len(tasks))]
 
     def drawn() -> Iterator[_Drawn]:
-        yield from pictures
+        for future in futures:
+            yield future.result()
         pool.shutdown()
 
-    return drawn()
+    return _Started(
+        drawn(),
+        lambda index, most_s: bool(wait([futures[index]], most_s).done),
+        lambda _: sum(future.done() for future in futures),
+    )
 
 
 _work: tuple[Sequence[Task], Path]  # the tasks and the folder of a drawing process

@@ -26,12 +26,14 @@ from analysis.statistics.transfer_times import times_of
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError, list_all
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import cable
+from topologies.fabric.failures import Cables, cable
 from topologies.fabric.ports import SharedLinks, links_in_grain
 
 Floats = npt.NDArray[np.float64]
 
 _MAX_SPANS = 4000  # intervals of constant rates; computing the rates of all flows in 4000 takes about a second
+MAX_ROWS = 64
+"""Flows that have a row in a timeline at most."""
 _SAME = 1e-6  # relative difference by which a recomputed time may miss the stored one: rounding only
 
 
@@ -141,8 +143,9 @@ class Collective:
 
     `measured` tells whether `completion_s`, the times of `transfers` and the critical path were measured or predicted.
     `costs` are the seconds of the critical path by link, or by the fault that cut a link under a flow, largest first.
-    `rows` are the indices of the flows in display order. `spans` are the predicted rates over time of each transfer, by
-    its index, if flows share links. `faults` are those in force when it began or while it ran, in the scenario's words.
+    `rows` are the indices of the flows in display order. `spans` are the predicted rates over time of each transfer of
+    the flows that are `shown`, by its index, if flows share links. `faults` are those in force when it began or while
+    it ran, in the scenario's words.
     """
 
     configuration: Configuration
@@ -159,6 +162,11 @@ class Collective:
     rates_bps: Floats
     delays_s: Floats
     faults: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> list[int]:
+        """The flows that have a row, at most `MAX_ROWS`, in display order; those on the critical path are preferred."""
+        return shown_flows(self.rows, {timed.flow for timed in self.transfers if timed.is_critical})
 
     @property
     def words(self) -> str:
@@ -256,15 +264,19 @@ def links_in_use(configuration: Configuration, rows: Any, faults: Sequence[Fault
 
     It is empty if the stored schedule, placements and paths do not fit the fabric.
     """
-    links = links_in_grain(configuration.fabric).all
-    anything, used = (np.ones(len(links)), np.zeros(len(links))), Counter[int]()
+    used, seen = Counter[int](), dict[tuple[Cables, int, int, int], tuple[int, ...]]()
     try:
-        schedule = schedule_of(configuration, len(configuration.fabric.gpus))
+        starts, ends = np.array(schedule_of(configuration, len(configuration.fabric.gpus)).ends).T
         for number, ring, paths in zip(rows["collective"], rows["ring"], rows["paths"], strict=True):
-            dead = dead_cables(configuration.fabric, faults, int(number))
-            shared = links_in_grain(configuration.fabric, dead)
-            flows = _flows(shared, schedule, [int(each) for each in ring], [int(each) for each in paths], anything)
-            used.update({link for flow in flows for link in flow.links})
+            dead, places = dead_cables(configuration.fabric, faults, int(number)), np.array(ring)
+            of_collective = set[int]()
+            for edge in zip(places[starts].tolist(), places[ends].tolist(), list(paths), strict=True):
+                if (dead, *edge) not in seen:  # the links of an edge are slow to find, and edges come back
+                    src, dst, path = map(int, edge)
+                    shared = links_in_grain(configuration.fabric, dead)
+                    seen[dead, src, dst, path] = shared.edge(src, dst, path) if src != dst else ()
+                of_collective.update(seen[(dead, *edge)])
+            used.update(of_collective)
     except (IndexError, KeyError, ValueError, TypeError):
         return Counter()
     return used
@@ -323,6 +335,7 @@ def _collective(
     struck = _struck(configuration, int(row["collective"]), flows) if measured else {}
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
+    of_path = {schedule.transfers[transfer].flow for transfer in critical}
     timed_transfers = _timed_transfers(schedule, flows, placement, shown, handed_s=handed_s, critical=critical)
     if measured:  # ordered by step and rank, like the table of transfers
         timed_transfers.sort(key=lambda timed: (timed.step, flows[timed.flow].src))
@@ -338,7 +351,9 @@ def _collective(
         flows=flows,
         rows=tuple(schedule.rows),
         transfers=tuple(timed_transfers),
-        spans=_spans(schedule, flows, conditions[0], classes, fitting[0]) if fitting else {},
+        spans=_spans(schedule, flows, conditions[0], classes, fitting[0], shown=shown_flows(schedule.rows, of_path))
+        if fitting
+        else {},
         costs=_costs(schedule, path, hops, limits, struck=struck, shown=shown),
         rates_bps=rates_bps,
         delays_s=conditions[1],
@@ -542,10 +557,24 @@ def _predicted(
     return times(schedule.transfers, alpha_s.T, beta_s.T)
 
 
+def shown_flows(rows: Sequence[int], critical: Set[int]) -> list[int]:
+    """Return which of the flows have a row in a timeline, at most `MAX_ROWS`, given the order of rows and the flows on
+    the critical path."""
+    chosen = {*sorted(rows, key=lambda flow: flow not in critical)[:MAX_ROWS]}
+    return [flow for flow in rows if flow in chosen]
+
+
 def _spans(
-    schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, classes: fluid.Classes | None, timing: Times
+    schedule: Schedule,
+    flows: Sequence[Flow],
+    rates_bps: Floats,
+    classes: fluid.Classes | None,
+    timing: Times,
+    *,
+    shown: Sequence[int],
 ) -> dict[int, list[Span]]:
-    """Return the predicted rates of transfers over time; none if flows share no link or rates change too often."""
+    """Return the predicted rates over time of the transfers of some flows; none if flows share no link or rates change
+    too often. A span lasts until the rate changes."""
     if not isinstance(timing, fluid.SharedTimes):
         return {}
     begins, leaves = timing.begins_s[:, 0], timing.leaves_s[:, 0]
@@ -553,13 +582,19 @@ def _spans(
     if len(instants) > _MAX_SPANS:
         return {}
     links, flow_of = _links(flows)[0], np.array([transfer.flow for transfer in schedule.transfers])
+    is_shown = np.isin(flow_of, shown)
     spans: defaultdict[int, list[Span]] = defaultdict(list)
     for start, end in pairwise(instants.tolist()):
         served = np.flatnonzero((begins <= start) & (leaves >= end) & (links[flow_of, 0] >= 0))
         own = classes and replace(classes, of_flow=np.array(classes.of_flow)[flow_of[served]].tolist())
         rates, _ = fluid.fair_rates(links[flow_of[served]], rates_bps, own)
-        for transfer, rate in zip(served.tolist(), rates.tolist(), strict=True):
-            spans[transfer].append((start, end, rate / flows[flow_of[transfer]].rate_bps))
+        of_shown = is_shown[served]
+        for transfer, rate in zip(served[of_shown].tolist(), rates[of_shown].tolist(), strict=True):
+            mine, share = spans[transfer], rate / flows[flow_of[transfer]].rate_bps
+            if mine and mine[-1][1:] == (start, share):
+                mine[-1] = (mine[-1][0], end, share)
+            else:
+                mine.append((start, end, share))
     return dict(spans)
 
 

@@ -37,15 +37,17 @@ def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
     return kept
 
 
-def steps(results: Sequence[tuple[Mapping[str, Any], float | None]], title: str) -> Picture:
+def steps(results: Sequence[tuple[Mapping[str, Any], float | None, int]], title: str) -> Picture:
     """Draw the step time of a program against a swept key, a line for each combination of the others.
 
-    `results` are the values by swept key (the mode is one) of each run, and its step time in s, None if its ranks told
-    none. The key is the last one of quantities, or else the last one; no line joins values of the latter.
+    `results` are the values by swept key (the mode is one) of each run, its median step time in s, None if its ranks
+    told none, and of how many steps. The key is the last one of quantities, or else the last one. No line joins values
+    of the latter, nor those of a logarithmic axis, on which a straight line would be no step time.
     """
-    known = [(values, step_s) for values, step_s in results if step_s is not None]
+    known = [(values, step_s) for values, step_s, _ in results if step_s is not None]
+    counts = sorted({count for _, step_s, count in results if step_s is not None})
     keys = [key for key in known[0][0] if key != "mode"] or ["mode"]
-    axes_of = {key: _axis(key, [values[key] for values, _ in results]) for key in keys}
+    axes_of = {key: _axis(key, [values[key] for values, *_ in results]) for key in keys}
     x_key = next((key for key in reversed(keys) if axes_of[key].is_numeric), keys[-1])
     axis, others = axes_of[x_key], [key for key in known[0][0] if key != x_key]
     scale, unit = time_unit(max(step_s for _, step_s in known))
@@ -60,20 +62,26 @@ def steps(results: Sequence[tuple[Mapping[str, Any], float | None]], title: str)
         axes = figure.subplots()
         for index, (name, spots) in enumerate(lines.items()):
             look = line_style(index) if others != ["mode"] else marker(name, measured=True) | line(name)
-            look |= {"markersize": 5} | ({} if axis.is_numeric else {"linestyle": "none"})
+            look |= {"markersize": max(4.0, 9.0 - 1.5 * index)}  # markers that coincide are all seen
+            look |= {"linestyle": "none"} if axis.is_log or not axis.is_numeric else {}
             axes.plot(*zip(*sorted(spots), strict=True), label=name, **look)
         axis.draw(axes, inches=_STEPS_INCHES)
         axes.grid(True, axis="both")
         axes.margins(x=0.08)
         axes.set_ylim(bottom=0)
         axes.set_xlabel(label_of(_stored(x_key, None)[0]))
-        axes.set_ylabel(f"step time ({unit}),\nmedian, on the slowest rank")
+        of = (
+            f"{counts[0]:,} step{'s' * (counts[0] > 1)}"
+            if len(counts) == 1
+            else f"{counts[0]:,} to {counts[-1]:,} steps"
+        )
+        axes.set_ylabel(f"step time ({unit}), median of\n{of}, on the slowest rank")
         heading(figure, "\n".join(["Step time of a program", title.replace(" us", " µs")]))
         if others:
             legend(figure, axes.get_legend_handles_labels()[0])
-    rows = [{**values, "step_s": step_s} for values, step_s in known]
+    rows = [{**values, "step_s": step_s, "steps": count} for values, step_s, count in results if step_s is not None]
     against = label_of(_stored(x_key, None)[0])
-    caption = f"Time of a program's step on its slowest rank, the median of all steps, against {against}."
+    caption = f"Time of a program's step on its slowest rank, the median of {of}, against {against}."
     return Picture(name="steps", caption=caption, figure=figure, data=csv_text(rows))
 
 

@@ -16,7 +16,7 @@ from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 
 from analysis.figures import perfetto
-from analysis.figures.collective_detail import Collective, lanes
+from analysis.figures.collective_detail import MAX_ROWS, Collective, lanes
 from analysis.figures.output import Picture, canvas, csv_text, explain, heading
 from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, time_unit
 
@@ -24,7 +24,6 @@ _WIDE = 0.016  # length of a bar with room for one digit, as a share of the long
 _TOUCHING = 0.05  # a transfer may overlap its predecessor by this share of its length and still share its lane
 _NARROW = 0.006  # length of a bar that a white edge would cover, on the same scale
 _THIN = 0.02  # length of a bar whose outline would cover it: neighbours have one outline together
-_MAX_ROWS = 64
 _MAX_MODES = 4
 _MAX_LINKS = 5  # links of the critical path that are shown with their costs
 
@@ -47,7 +46,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     links = min(_MAX_LINKS, max(len(one.costs) for one in shown))
     columns = min(2, len(shown))
     bands = -(-len(shown) // columns)  # each has a row of timelines and a row of links
-    heights = [0.9 + 0.19 * min(len(first.flows), _MAX_ROWS), 0.4 + 0.15 * links]
+    heights = [0.9 + 0.19 * min(len(first.flows), MAX_ROWS), 0.4 + 0.15 * links]
     label = first.configuration.label
     has_numbers = False
     with canvas(5.4 * columns, bands * sum(heights) + 0.9) as figure:
@@ -70,7 +69,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     bars = "a chunk in transit over a ring edge"
     if not first.configuration.is_ring_allgather:
         bars = "a message in transit between two GPUs"
-    left_out = len(first.flows) - _MAX_ROWS
+    left_out = len(first.flows) - MAX_ROWS
     caption = f"Timeline of {first.words}, of {label}: each bar is {bars}; the critical path is outlined."
     if left_out > 0:
         caption += f" {left_out} of {len(first.flows)} rows are left out; rows on that path are kept first."
@@ -118,17 +117,10 @@ def _explanation(collectives: Sequence[Collective], marks: str) -> list[str]:
     ]
     if any(one.spans for one in collectives):
         lines.append("Filled: the predicted rate of a message over time, as a share of the rate of its slowest link.")
-    left_out = len(one.flows) - _MAX_ROWS
+    left_out = len(one.flows) - MAX_ROWS
     if left_out > 0:
         lines.append(f"{left_out} of {len(one.flows)} rows are left out.")
     return lines
-
-
-def _rows(one: Collective) -> list[int]:
-    """Return at most `_MAX_ROWS` flows that have a row, in display order; flows on the critical path are preferred."""
-    critical = {timed.flow for timed in one.transfers if timed.is_critical}
-    chosen = {*sorted(one.rows, key=lambda flow: flow not in critical)[:_MAX_ROWS]}
-    return [flow for flow in one.rows if flow in chosen]
 
 
 _Box = tuple[float, float, float, float]
@@ -166,7 +158,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
     critical: list[_Box] = []
     empty: list[list[tuple[float, float]]] = []
     numbers: dict[int, list[tuple[float, float]]] = {}
-    rows = _rows(one)
+    rows = one.shown
     for row, index in enumerate(rows):
         flow, transfers = one.flows[index], one.transfers_over(index)
         if flow.crosses:

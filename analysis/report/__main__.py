@@ -48,6 +48,7 @@ from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
 from topologies.command_line import CommandParser
+from topologies.heartbeat import heartbeat
 
 MAX_FIGURES = 6_000_000
 """Bytes of figures on one page; further figures are only files in the run's folder."""
@@ -85,9 +86,11 @@ def write(directory: str | Path, run: Run | None = None, begun: PendingReport | 
     `run` is the run of that folder if it has been read already, and `begun` the drawing of its figures if it was
     started already. Raises the errors of `analysis.figures.__main__.draw`.
     """
-    run = run or open_run(directory)
-    started = begun or start_drawing(run)
-    page = report(run, started.configurations, started.points, started.pictures)
+    if run is None or begun is None:
+        with heartbeat(lambda: "report: reading the run"):
+            run = run or open_run(directory)
+            begun = begun or start_drawing(run)
+    page = report(run, begun.configurations, begun.points, begun.pictures)
     return write_file(run.path / REPORT, page.encode())
 
 
@@ -95,19 +98,20 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     """Return the HTML page of a run with these points and figures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    loader = FileSystemLoader(Path(__file__).parent)
-    page = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True)
-    all_points = list(points.values())
-    orders, paper = _orders(points)
-    baselines = baselines_of(settings_of(points))
-    gains = {id(point): _gain(point, points, baselines) for point in all_points}
-    over = list(dict.fromkeys(name for point in all_points if (name := _over(point, baselines))))
-    estimates = [(point, summarise(point.series), gains[id(point)]) for point in all_points]
-    summary = [_line(*estimate) for estimate in estimates]
-    intervals = [(point.mode, one) for point, times, over_base in estimates for one in (times.mean_s, over_base)]
-    queued = [line for point in all_points for line in _fifo_line(point)]
-    costs = pooled_costs(settings_of(points), faults_by_point(run.faults.to_dict("records")))
-    rows = [_download(point, rows_a_point(all_points)) for point in all_points]
+    with heartbeat(lambda: "report: computing its tables"):
+        loader = FileSystemLoader(Path(__file__).parent)
+        page = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True)
+        all_points = list(points.values())
+        orders, paper = _orders(points)
+        baselines = baselines_of(settings_of(points))
+        gains = {id(point): _gain(point, points, baselines) for point in all_points}
+        over = list(dict.fromkeys(name for point in all_points if (name := _over(point, baselines))))
+        estimates = [(point, summarise(point.series), gains[id(point)]) for point in all_points]
+        summary = [_line(*estimate) for estimate in estimates]
+        intervals = [(point.mode, one) for point, times, over_base in estimates for one in (times.mean_s, over_base)]
+        queued = [line for point in all_points for line in _fifo_line(point)]
+        costs = pooled_costs(settings_of(points), faults_by_point(run.faults.to_dict("records")))
+        rows = [_download(point, rows_a_point(all_points)) for point in all_points]
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),

@@ -26,7 +26,6 @@ from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
 from scenarios.engines.preflight import at_a_time, check_capacity, check_program, check_vm
-from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
 from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
@@ -45,6 +44,7 @@ from scenarios.vm import CannotRunError, VMError
 from topologies.errors import list_first
 from topologies.fabric.fabric import LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort
+from topologies.heartbeat import heartbeat
 
 if TYPE_CHECKING:
     from scenarios.experiment.runner import Part

@@ -18,9 +18,9 @@ from rich.table import Table
 from analysis.statistics.intervals import Interval, Series, series_of
 from analysis.statistics.number_words import bracketed, fixed
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
-from scenarios.experiment.heartbeat import breaking_silence
 from scenarios.experiment.summary import point_result
 from scenarios.spec.scenario import Scenario
+from topologies.heartbeat import breaking_silence
 
 _CONFIGS_SHOWN = 4  # configurations in the live table at most, so that it fits a screen
 _REFRESH_S = 0.25

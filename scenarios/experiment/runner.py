@@ -23,7 +23,6 @@ from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
 from scenarios.experiment.ecmp import ecmp_gains
 from scenarios.experiment.fault_results import as_records, predicted_faults
-from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.summary import (
@@ -42,6 +41,7 @@ from scenarios.experiment.summary import (
 from scenarios.signals import OutputError
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
+from topologies.heartbeat import heartbeat
 
 if TYPE_CHECKING:
     import pandas as pd

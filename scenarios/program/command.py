@@ -160,11 +160,12 @@ def _shows(shown: str, *, tells: bool) -> session.Shows:
 
 
 def _compared(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the runs of a program: the time of each and, where they are known, that of a step, the means of
-    its parts under `program.gpu`, and tokens per second."""
+    """Return a table of the runs of a program: the time of each and, where they are known, the median time of a step
+    and of how many, the means of its parts under `program.gpu`, and tokens per second."""
     columns = [("run, s", 14, [f"{result['run_s']:.6f}" for result in results])]
     of_step = [result["step_s"] for result in results]
     columns.append(("step, s", 16, ["" if step_s is None else f"{step_s:.6f}" for step_s in of_step]))
+    columns.append(("median of", 11, [str(result["step_count"] or "") for result in results]))
     for part in ("computing", "exposed", "waiting"):
         means = [result["script_steps"] for result in results]
         columns.append((f"{part}, s", 14, [f"{mean[f'{part}_s']:.6f}" if mean else "" for mean in means]))

@@ -43,6 +43,7 @@ from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
+from topologies.heartbeat import QUIET_S
 from topologies.units import format_size
 
 OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults.csv", "jobs.csv"
@@ -268,15 +269,15 @@ def _watch(
     state: RunState, watchdog: ClockWatchdog, began_s: float, stop: Callable[[], None], over: threading.Event
 ) -> None:
     """Show progress on stderr until `over` is set, and call `stop` to end the VM if its clock has stopped."""
-    console, reported_s = Console(stderr=True), time.monotonic()
+    console, due_s = Console(stderr=True), time.monotonic() + QUIET_S
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while not over.wait(_LOOK_S):
             now_s = time.monotonic()
             if live is not None:
                 live.update(progress_table(state, now_s - began_s), refresh=True)
-            elif now_s >= reported_s + _REPORT_S:
+            elif now_s >= due_s:
                 print(state.summary(now_s - began_s), file=sys.stderr, flush=True)
-                reported_s = now_s
+                due_s = now_s + _REPORT_S
             if watchdog.look(state.virtual_ns, state.lines, began=state.began):
                 stop()
                 break
@@ -362,6 +363,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "run_s": _run_ns(state) / 1e9,
         "wall_s": round(wall_s, 3),
         "step_s": step_time(steps),
+        "step_count": len({step for _, step, _ in steps}),
         "tokens_per_s": tokens_per_s(told),
         "steps": steps,
         "ended_early": why,
@@ -687,7 +689,7 @@ def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
 
     (folder / FIGURES).mkdir(exist_ok=True)
     title = shared_words([result["label"] for result in results])
-    steps([(result["values"], result["step_s"]) for result in results], title).write(folder / FIGURES)
+    steps([(one["values"], one["step_s"], one["step_count"]) for one in results], title).write(folder / FIGURES)
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, CANNOT, DONE, FAILED
 from scenarios.text_table import aligned
 from topologies.errors import elements, format_value
+from topologies.heartbeat import heartbeat
 
 if TYPE_CHECKING:
     import pandas as pd

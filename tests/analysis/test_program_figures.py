@@ -10,9 +10,11 @@ from analysis.figures.style import MODE_STYLES, name_modes
 RATES_GBPS = (10, 25, 50, 100)
 
 
-def steps(values: list[dict[str, Any]], times_s: list[float | None]) -> Any:
-    """Return the axes of the figure of these runs, and the texts of its legend."""
-    figure = program.steps(list(zip(values, times_s, strict=True)), "4 GPUs, 10 us, command ./step").figure
+def steps(values: list[dict[str, Any]], times_s: list[float | None], more: int = 3) -> Any:
+    """Return the axes of the figure of these runs, the first of 3 steps and all others of `more`, and the texts of its
+    legend."""
+    counts = [3] + [more] * (len(values) - 1)
+    figure = program.steps(list(zip(values, times_s, counts, strict=True)), "4 GPUs, 10 us, command ./step").figure
     texts = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     return figure.axes[0], texts
 
@@ -26,8 +28,12 @@ def test_step_times_are_over_a_numeric_axis_with_a_title_and_units() -> None:
     assert line.get_ydata() == pytest.approx([80, 32, 8])
     assert [label.get_text() for label in axes.get_xticklabels()] == [f"{rate} Gbit/s" for rate in RATES_GBPS]
     assert axes.get_xlabel() == "WAN bandwidth"
-    assert axes.get_ylabel().replace("\n", " ") == "step time (ms), median, on the slowest rank"
+    assert axes.get_ylabel().replace("\n", " ") == "step time (ms), median of 3 steps, on the slowest rank"
+    assert (line.get_linestyle(), line.get_marker()) == ("None", "o")  # the time is no line in a logarithm
     assert axes.figure.get_suptitle() == "Step time of a program\n4 GPUs, 10 µs, command ./step"
+    axes, _ = steps([{"conditions.wan_rate": f"{rate} Gbit/s"} for rate in (10, 20, 30)], [0.3, 0.2, 0.1], 5)
+    assert (axes.get_xscale(), axes.lines[0].get_linestyle()) == ("linear", "-")
+    assert "median of 3 to 5 steps" in axes.get_ylabel().replace("\n", " ")
 
 
 def test_modes_that_take_the_same_steps_are_both_seen() -> None:
@@ -37,7 +43,7 @@ def test_modes_that_take_the_same_steps_are_both_seen() -> None:
     assert texts == [*MODE_STYLES]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1 ms", "5 ms"]
     assert [line.get_color() for line in axes.lines] == [style.colour for style in MODE_STYLES.values()]
-    widths = [line.get_linewidth() for line in axes.lines]
+    widths = [line.get_markersize() for line in axes.lines]
     assert widths == sorted(widths, reverse=True) and len({*widths}) == len(widths)
 
 

@@ -109,3 +109,18 @@ def test_the_first_predicted_collective_that_a_fault_hit_is_shown_with_its_rates
         is_down = "down" in hit and {link.src, link.far_end} == {"s0b0", "s1b0"}
         share = 0.1 if "slow" in hit and link.src == "g3" else 1 - is_down
         assert int(rows[link.index]["rate_bps"]) == pytest.approx(drawn_bps[link.index] * share, abs=1)
+
+
+def test_rates_over_time_are_computed_for_the_flows_that_have_a_row(tmp_path):
+    """Of 240 flows of an AllToAll, 64 have a row; the rates of each of their messages over time add up to its size."""
+    words = ["--set", "collective.kind=alltoall", "--modes", "base", "--gpus", "16", "--no-report"]
+    assert command.run(["--engine", "model", "--collectives", "1", *words, "--out", str(tmp_path / "run")]) == 0
+    found = open_run(tmp_path / "run")
+    configurations = configurations_of(found)
+    (one,) = collectives_of(found, points_of(found, configurations), configurations[0], number=0)
+    assert len(one.flows) == 240 and len(one.shown) == 64
+    assert {*one.spans} == {timed.transfer for timed in one.transfers if timed.flow in one.shown}
+    for timed in one.transfers:
+        if timed.flow in one.shown:
+            bits = sum((end - start) * share for start, end, share in one.spans[timed.transfer])
+            assert bits * one.flows[timed.flow].rate_bps == pytest.approx(8 * timed.size)

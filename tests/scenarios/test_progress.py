@@ -9,12 +9,14 @@ import time
 import numpy as np
 import pytest
 
+from analysis.figures import __main__ as drawing
 from analysis.results.rows import Rows
 from analysis.statistics.intervals import gain, series_of, summarise
 from scenarios.engines.base import Activity, Retrying, Slice
-from scenarios.experiment import heartbeat, progress
+from scenarios.experiment import progress
 from scenarios.experiment.progress import Progress
 from tests.fakes.commands import scenario
+from topologies import heartbeat
 
 
 def part(place, mode, times_s, start=0):
@@ -71,7 +73,7 @@ def test_the_time_left_is_extrapolated_from_the_pace_since_the_run_began(clock):
 
 
 def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkeypatch, capsys):
-    assert heartbeat.SILENT_S <= 15  # as documented
+    assert heartbeat.SILENT_S <= 15 and heartbeat.QUIET_S == 2  # as documented
     settings = scenario(collective__count=4, run__modes=["base", "wan"]).configurations()
     err = ""
 
@@ -85,6 +87,7 @@ def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkey
 
     monkeypatch.setattr(progress, "_MIN_PACE_S", 0.0)
     with monkeypatch.context() as hurried:
+        hurried.setattr(heartbeat, "QUIET_S", 0.05)
         hurried.setattr(heartbeat, "SILENT_S", 0.05)
         assert len(list(progress.with_progress(silent(), "emulation", settings))) == 1
     assert re.search(r"^\[0/2\] .*, wan: 0 of 4, collective 3: the AllGather, about \d+ s left$", err, re.MULTILINE)
@@ -94,14 +97,36 @@ def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkey
             time.sleep(0.1)
             yield Retrying(setting=0, mode="wan", why="it failed")
 
+    monkeypatch.setattr(heartbeat, "QUIET_S", 0.4)
     monkeypatch.setattr(heartbeat, "SILENT_S", 0.4)
     list(progress.with_progress(busy(), "emulation", settings))
     assert capsys.readouterr().err == "tried once more: it failed\n" * 5
 
 
+def test_the_first_line_of_a_long_activity_does_not_wait_for_a_long_silence(monkeypatch, capsys):
+    monkeypatch.setattr(heartbeat, "QUIET_S", 0.05)
+    monkeypatch.setattr(heartbeat, "SILENT_S", 3600)
+    err, until = "", time.monotonic() + 60
+    with heartbeat.heartbeat(lambda: "reading"):
+        while not err and time.monotonic() < until:
+            err += capsys.readouterr().err
+            time.sleep(0.01)
+    assert err + capsys.readouterr().err == "reading, 0 s so far\n"
+
+
+def test_a_picture_that_takes_long_does_not_silence_the_progress_of_drawing(monkeypatch, capsys):
+    monkeypatch.setattr(drawing, "_QUIET_S", 0.05)
+    waits = iter([False, False, True, True])
+    started = drawing._Started(
+        iter([None, None]), lambda index, most_s: time.sleep(most_s) or next(waits), lambda index: index
+    )
+    assert list(drawing._with_progress(started, 2, "report")) == []
+    assert capsys.readouterr().err.startswith("report: 0 of 2 drawn\nreport: 0 of 2 drawn\n")
+
+
 def test_a_terminal_shows_a_long_activity_in_one_line_and_erases_it(monkeypatch):
     terminal, theirs = os.openpty()
-    monkeypatch.setattr(heartbeat, "_QUIET_S", 0.05)
+    monkeypatch.setattr(heartbeat, "QUIET_S", 0.05)
     monkeypatch.setattr(heartbeat, "_REFRESH_S", 0.05)
     termios.tcsetwinsize(theirs, (24, 40))
     with os.fdopen(terminal, "rb", buffering=0) as shown, os.fdopen(theirs, "w") as stderr:

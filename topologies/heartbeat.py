@@ -10,7 +10,9 @@ from contextlib import contextmanager, suppress
 SILENT_S = 8.0
 """The longest silence in a file or pipe: users are promised a line every 15 s, and the thread may be late."""
 
-_QUIET_S, _REFRESH_S = 2.0, 1.0  # at a terminal: before the line is shown, and between its updates
+QUIET_S = 2.0
+"""The time after which the first line is shown."""
+_REFRESH_S = 1.0  # between the updates of the line at a terminal
 
 
 @contextmanager
@@ -18,7 +20,7 @@ def heartbeat(describe: Callable[[], str]) -> Generator[None, None, None]:
     """Show `describe()`, the current activity, and the time since it began, until the context ends.
 
     A terminal shows it in one line from the third second on, which is erased at the end. Elsewhere a line is printed
-    every few seconds.
+    then, and one every few seconds.
     """
     began_s = time.monotonic()
 
@@ -39,7 +41,7 @@ def heartbeat(describe: Callable[[], str]) -> Generator[None, None, None]:
         return _REFRESH_S
 
     try:
-        with _repeating(show, _QUIET_S):
+        with _repeating(show, QUIET_S):
             yield
     finally:
         if shown:
@@ -48,20 +50,21 @@ def heartbeat(describe: Callable[[], str]) -> Generator[None, None, None]:
 
 @contextmanager
 def breaking_silence(describe: Callable[[], str]) -> Generator[Callable[[str], None], None, None]:
-    """Yield a function that prints a line on stderr; after a silence of some seconds `describe()` is printed."""
-    last_s = time.monotonic()
+    """Yield a function that prints a line on stderr; `describe()` is printed after two seconds without a line, and
+    later after a silence of some seconds."""
+    last_s, silent_s = time.monotonic(), QUIET_S
 
     def say(line: str) -> None:
-        nonlocal last_s
+        nonlocal last_s, silent_s
         print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write, because two threads print
-        last_s = time.monotonic()
+        last_s, silent_s = time.monotonic(), SILENT_S
 
     def beat() -> float:
-        if time.monotonic() >= last_s + SILENT_S:
+        if time.monotonic() >= last_s + silent_s:
             say(describe())
-        return last_s + SILENT_S - time.monotonic()
+        return last_s + silent_s - time.monotonic()
 
-    with _repeating(beat, SILENT_S):
+    with _repeating(beat, QUIET_S):
         yield say
 
 
