@@ -15,10 +15,11 @@ HOWS = ("block", "recv", "poll", "epoll", "many", "yield", "thread")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the compiled program."""
+    """A folder with the compiled programs."""
     found = tmp_path_factory.mktemp("spinning")
-    source = PROJECT / "tests" / "guest" / "spin.c"
-    subprocess.run(["gcc", "-O2", "-Wall", "-pthread", "-o", found / "spin", source], check=True)
+    for name in ("spin", "handover"):
+        source = PROJECT / "tests" / "guest" / f"{name}.c"
+        subprocess.run(["gcc", "-O2", "-Wall", "-pthread", "-o", found / name, source], check=True)
     return found
 
 
@@ -62,6 +63,12 @@ def test_a_program_that_asks_when_the_time_stamp_counter_has_moved_is_exact_and_
 def test_a_thread_that_spins_in_memory_alone_takes_the_times_of_one_that_blocks(folder: Path) -> None:
     blocks, pauses, *spins = run(folder, "in_memory", "for how in block pause memory memory; do ./spin 8 1 $how; done")
     assert [blocks] * 3 == [pauses, *spins]
+
+
+def test_a_thread_that_waits_in_memory_for_one_that_could_run_lets_it_run(folder: Path) -> None:
+    """MPICH waits so for the C library's threads that read files."""
+    ((took_s,),) = run(folder, "in_turn", "./handover")
+    assert 0 < took_s < 20e-9  # a ns for each turn in which others run: there are two ranks
 
 
 def test_a_loop_that_waits_for_a_time_is_at_most_a_hundredth_late(folder: Path) -> None:
