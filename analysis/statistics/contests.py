@@ -85,10 +85,10 @@ class Contest:
     """Alternatives that are compared with each other: their points by name and seeds, and the name of their baseline.
 
     `hashed` are the alternatives whose flows ECMP's hash spreads. `at` are the values of the swept keys by which
-    contests differ, and `label` is what all alternatives share. `is_choice` tells that somebody can choose among the
-    alternatives, `is_named` that the user has named the baseline, `key` the one key whose values they are (or MODE),
-    and `numbers` are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which
-    none is better.
+    contests differ, and `label` is what all alternatives share, as their `kind` is, "" for several. `is_choice` tells
+    that somebody can choose among the alternatives, `is_named` that the user has named the baseline, `key` the one key
+    whose values they are (or MODE), and `numbers` are their coordinates if they are quantities. Without `is_rivalry`
+    they are different work, of which none is better.
     """
 
     label: str
@@ -301,7 +301,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
     }
     return Contest(
         label=shared_words([one.label for one in group]),
-        kind=group[0].kind,
+        kind=group[0].kind if len({one.kind for one in group}) == 1 else "",
         at=tuple(value for value in group[0].at if value.key in others),
         places=places,
         hashed=tuple(name for name, one in named.items() if one.modes[0] in one.hashed),

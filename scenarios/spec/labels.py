@@ -185,6 +185,8 @@ def key_words(key: str, value: Any) -> str:
     name = last.replace("_", " ")
     if table in ("te", "admission", "control", "class") and key != "control.knowledge":
         name = f"{'controller' if table == 'control' else table} {name}"
+    if key == "collective.pieces" and value is None:
+        return f"{name} chosen"
     written = None if value is None else kind.write(value)
     if key in ("conditions.trace", "collective.schedule") and value is not None:
         return f"{name} {'/'.join(str(written).split('/')[-2:])}"
@@ -233,7 +235,8 @@ def _further_words(config: Configuration, key: str, defaults: Configuration) -> 
     if key in _TABLES:
         return ", ".join(_entries(key, value, _MOST_SWEPT if is_swept else _MOST))
     if is_swept:
-        return key_words(key, value)
+        chosen = f" ({config.collective.pieces})" if key == "collective.pieces" and value is None else ""
+        return f"{key_words(key, value)}{chosen}"
     plain = {"fabric.grain": f"{value} grain", "fabric.rails": f"{value} rail{'s' * (value != 1)}"}
     return plain.get(key, str(value) if key in _PLAIN else key_words(key, value))
 

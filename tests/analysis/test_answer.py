@@ -18,6 +18,10 @@ def algorithm(name):
     return Value("collective.algorithm", name)
 
 
+def kind(name):
+    return Value("collective.kind", name)
+
+
 def size(mb):
     return Value("collective.chunk", f"{mb} MB", mb * 1e6)
 
@@ -59,7 +63,7 @@ def settings_of(cases, baseline, hashed=()):
         Setting(
             index=index,
             label=", ".join(["2 sites", *(value.words for value in at)]),
-            kind="allgather",
+            kind=next((value.words for value in at if value.key == "collective.kind"), "allgather"),
             at=tuple(at),
             modes=tuple(means),
             baseline=baseline,
@@ -319,6 +323,11 @@ def test_each_case_of_the_answer_has_its_sentence(cases, sentence):
             "2 sites: a mean of 798.6 ms (95 % interval 795.4 to 801.8 ms) in wan over 2 seeds of 400 AllGathers each ",
         ),
         ([([], {"wan": 0.8})], {}, "2 sites: a mean of 800.7 ms (95 % interval 796.1 to 805.3 ms) in wan over 400 "),
+        (
+            [([kind(name)], {"base": 1.0}) for name in ("allgather", "alltoall")],
+            {},
+            "allgather and alltoall compared over 400 collectives each (timing model) in base, 2 sites: the mean ",
+        ),
         (
             [([], {"wan": np.full(400, 0.111001)})],
             {},
