@@ -641,3 +641,25 @@ def test_jobs_that_differ_in_their_sizes_have_ticks_of_their_own(tmp_path):
     run = write_run(tmp_path / "run", overrides={"sweep.job": jobs, "run.modes": ["base"]}, modelled=5)
     labels = [tick.get_text().replace("\n", " ") for tick in plot(run).axes[-1].get_xticklabels()]
     assert labels == ["a + b 1 MB", "a + b 2 MB"]
+
+
+def test_jobs_of_several_configurations_with_one_mode_stand_side_by_side(tmp_path):
+    """A panel for each job, with a bar for each configuration that has it, as high as its mean."""
+    jobs = [
+        [{"name": "a", "ranks": [0, 4]}],
+        [{"name": "a", "ranks": [0, 4]}, {"name": "b", "ranks": [1, 5], "size": "9 MB"}],
+        [{"name": "a", "ranks": [0, 4]}, {"name": "b", "ranks": [1, 5], "size": "90 MB"}],
+    ]
+    run = write_run(
+        tmp_path / "run", overrides={"sweep.job": jobs, "run.modes": ["base"]}, modelled=20, engines=("model",)
+    )
+    draw(run)
+    figure = plot(run, "job_times")
+    ticks = [[tick.get_text() for tick in axes.get_xticklabels()] for axes in figure.axes]
+    assert ticks == [["a alone", "a + b 9 MB", "a + b 90 MB"], ["a + b 9 MB", "a + b 90 MB"]]
+    assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
+    stored = pq.read_table(run / "jobs.parquet").to_pandas().groupby(["job", "setting"]).completion_s.mean()
+    drawn = {(row["job"], int(row["setting"])): float(row["mean_s"]) for row in data(run, "paper-jobs")}
+    assert drawn == pytest.approx(stored.to_dict())
+    b = [bar.get_height() for bar in figure.axes[1].patches]
+    assert b[1] / b[0] == pytest.approx(stored["b", 2] / stored["b", 1])
