@@ -91,7 +91,7 @@ def _picture(
     columns = min(3, len(jobs))
     unit_s, unit = time_unit(max(bar.mean_s for bar in bars))
     lines = max(len(wrap(label, _TICK_WIDTH)) for label in ticks.values())
-    inches = max(3.0, 0.95 * len(ticks))
+    inches = max(3.0, 1.15 * len(ticks))
     with canvas(max(5.2, inches * columns), (2.45 + 0.15 * lines) * -(-len(jobs) // columns) + 0.7) as figure:
         for axes, job in zip(panels(figure, len(jobs), columns=columns), jobs, strict=True):
             own = [bar for bar in bars if bar.job == job]

@@ -33,6 +33,7 @@ from analysis.statistics.intervals import (
 from analysis.statistics.job_times import job_sentence
 from analysis.statistics.number_words import (
     ROUNDING,
+    at_words,
     counted,
     fixed,
     interval_words,
@@ -105,7 +106,7 @@ def answer(
     contests = [
         one for one in (_with_times(each, times) for each in named_by_routing(contests_of(settings))) if one is not None
     ]
-    of_jobs = job_sentence(settings, jobs)
+    of_jobs = job_sentence(settings, jobs, follows=bool(contests))
     if not contests:
         return of_jobs or _alone(settings, times)
     count = sum(len(one.times) - 1 for one in contests)
@@ -248,7 +249,7 @@ def _outcomes(verdicts: Sequence[Verdict]) -> str:
 def _side_by_side(verdict: Verdict) -> str:
     """Return the mean of each alternative of a contest that is none: different work takes different times."""
     baseline, means = verdict.contest.baseline, verdict.means_s
-    told = [f"{milliseconds(mean_s)} ms at {name}" for name, mean_s in means.items()]
+    told = [f"{milliseconds(mean_s)} ms {at_words(name)}" for name, mean_s in means.items()]
     if verdict.contest.is_named and baseline in means:
         over = (verdict.over_baseline.get(name) for name in means)
         words = ("the baseline" if each is None else longer_words(each) for each in over)

@@ -25,7 +25,7 @@ from analysis.statistics.jobs_in_words import (
     short_words,
     words_of,
 )
-from analysis.statistics.number_words import counted, longer_words, milliseconds, why_none
+from analysis.statistics.number_words import at_words, counted, longer_words, milliseconds, why_none
 from topologies.errors import list_all
 
 _MOST = 8  # configurations whose times are told
@@ -63,12 +63,15 @@ def series_of_jobs(rounds: Series, completion_s: Mapping[str, Floats]) -> dict[s
     }
 
 
-def job_sentence(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Times]) -> str:
+def job_sentence(
+    settings: Sequence[Setting], times: Mapping[tuple[str, Place], Times], *, follows: bool = False
+) -> str:
     """Return what each job takes in each configuration, by engine and point: "train takes 30.24 ms alone; 32.99 ms
     beside infer 8 MB, 9.1 % longer (95 % interval 8.6 to 9.6 %)".
 
-    It is "" for several modes, and where a round is one job, the same in all configurations. The engine with more
-    configurations, or else more rounds, counts, and of two with as many the measured one.
+    It is "" for several modes, and where a round is one job, the same in all configurations. If it `follows` a sentence
+    on the rounds, it leaves out what that has told. The engine with more configurations, or else more rounds, counts,
+    and of two with as many the measured one.
     """
     varied = varied_keys(settings)
     is_told = JOBS in varied or any(len(one.jobs) > 1 for one in settings)
@@ -84,7 +87,8 @@ def job_sentence(settings: Sequence[Setting], times: Mapping[tuple[str, Place], 
     whys = list[Interval]()
     takes = [_takes(name, [one for one in rounds if name in one.times], JOBS in varied, whys) for name in names]
     without = f" ({why_none(whys)})" if whys else ""
-    return f"{_head(names, rounds, engine)}: {'; '.join(takes)}{without}."
+    head = "Of the jobs, " if follows else f"{_head(names, rounds, engine)}: "
+    return f"{head}{'; '.join(takes)}{without}."
 
 
 def _rounds(
@@ -151,5 +155,5 @@ def _where(name: str, one: _Rounds, rounds: Sequence[_Rounds]) -> str:
         beside = JOINED.join(short_words(job, fields[str(job["name"])]) for job in others)
         words += f" beside {beside}" if others else " alone"
     if len({each.elsewhere for each in rounds}) > 1:
-        words += f" at {one.elsewhere}"
+        words += f" {at_words(one.elsewhere)}"
     return words

@@ -188,8 +188,23 @@ CROSSING = [
         ),
         pytest.param(
             [([delay(ms)], {"base": s}) for ms, s in ((1, 0.2), (10, 1.0), (50, 8.0))],
-            f"1 ms is fastest, 80.0 % below 10 ms, the next {ALIKE}; the mean rises from 200.2 ms at 1 ms to 8,007 ms "
-            "at 50 ms.",
+            "the mean is 200.2 ms at 1 ms, 1,001 ms at 10 ms and 8,007 ms at 50 ms.",
+            id="different conditions are no rivalry",
+        ),
+        pytest.param(
+            [([delay(ms)], {"base": 0.2 + ms / 1e3}) for ms in range(1, 11)],
+            "the mean rises from 201.2 ms at 1 ms to 210.2 ms at 10 ms.",
+            id="many conditions",
+        ),
+        pytest.param(
+            [([Value("fault", name)], {"base": s}) for name, s in (("without faults", 0.2), ("link down", 0.3))],
+            "the mean is 200.2 ms without faults and 300.3 ms at link down.",
+            id="faults",
+        ),
+        pytest.param(
+            [([gpus(n)], {"base": s}) for n, s in ((4, 0.2), (8, 1.0), (16, 8.0))],
+            f"4 GPUs is fastest, 80.0 % below 8 GPUs, the next {ALIKE}; the mean rises from 200.2 ms at 4 GPUs to "
+            "8,007 ms at 16 GPUs.",
             id="a quantity that is given",
         ),
         pytest.param(RING, f"mesh is fastest, 40.0 % below ring {ALIKE}.", id="algorithms"),
