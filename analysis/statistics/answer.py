@@ -260,17 +260,22 @@ def _side_by_side(verdict: Verdict) -> str:
 
 def _hash_doubt(contests: Sequence[Measured]) -> str:
     """Return which alternatives were measured with one seed of ECMP's hash, of whose effect they tell nothing."""
-    hashed = list(dict.fromkeys(name for one in contests for name in one.times if name in one.contest.hashed))
-    names = list(dict.fromkeys(name for one in contests for name in one.times))
-    return _one_hash(hashed, names, [each for one in contests for each in one.repetitions])
+    spread = [one for one in contests if any(name in one.contest.hashed for name in one.times)]
+    hashed = list(dict.fromkeys(name for one in spread for name in one.times if name in one.contest.hashed))
+    names = list(dict.fromkeys(name for one in spread for name in one.times))
+    where = ""
+    if len(spread) < len(contests):
+        at = [", ".join(value.words for value in one.contest.at) for one in spread]
+        where = f" at {list_first(at, _MAX_NAMES, separator='; ')}"
+    return _one_hash(hashed, names, [each for one in spread for each in one.repetitions], where)
 
 
-def _one_hash(hashed: Sequence[str], names: Sequence[str], repetitions: Sequence[Repetition]) -> str:
+def _one_hash(hashed: Sequence[str], names: Sequence[str], repetitions: Sequence[Repetition], where: str = "") -> str:
     if not hashed or len({one.hash_seed for one in repetitions}) > 1:
         return ""
     what = "this" if len(names) == 1 else list_all(hashed) if len(hashed) <= _MAX_NAMES else "what ECMP spreads"
     has = "all have" if len(hashed) == len(names) > 1 else f"{what} {'has' if len(hashed) == 1 else 'have'}"
-    return f"; {has} one draw of ECMP's hash (fabric.hash_seed): intervals do not cover others"
+    return f"; {has} one draw of ECMP's hash (fabric.hash_seed){where}: intervals do not cover others"
 
 
 def _together(verdicts: Sequence[Verdict], count: int) -> str:

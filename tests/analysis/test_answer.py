@@ -372,6 +372,12 @@ HASHED = {"base": 1.0, "ccl": 0.9, "wan": 0.5}
             id="routings",
         ),
         pytest.param(
+            [([routing(name)], {"base": s, "wan": 0.5}) for name, s in (("single", 1.0), ("ecmp", 0.9))],
+            ("base",),
+            [f"; base has {ONE_HASH.replace(':', ' at ecmp:')}"],
+            id="modes over two routings",
+        ),
+        pytest.param(
             [([hash_seed(n)], {"base": 1.0, "wan": 0.5}) for n in (1, 2, 3)],
             ("base",),
             ["over 3 hash seeds of 400 AllGathers each (timing model), 2 sites: wan is fastest, 50.0 % below "],
