@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import xml.etree.ElementTree as ET
@@ -21,6 +22,7 @@ from analysis.figures.__main__ import draw, main
 from analysis.figures.fabric import NODE, Curves, positions
 from analysis.figures.run_points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
+from analysis.report.__main__ import write
 from scenarios.api import plot
 from tests.fakes.stored import OFF, write_run
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -663,3 +665,15 @@ def test_jobs_of_several_configurations_with_one_mode_stand_side_by_side(tmp_pat
     assert drawn == pytest.approx(stored.to_dict())
     b = [bar.get_height() for bar in figure.axes[1].patches]
     assert b[1] / b[0] == pytest.approx(stored["b", 2] / stored["b", 1])
+
+
+@pytest.mark.parametrize("modes", [["base"], ["base", "wan"]])
+def test_captions_and_the_report_speak_of_modes_only_if_there_are_several(tmp_path, modes):
+    overrides = {"run.modes": modes, "sweep.fabric.routing": ["single", "ecmp"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=60, engines=("model",))
+    page = write(run).read_text()
+    assert ("of the modes" in page) is (len(modes) > 1) and "<h2>The order" in page
+    titles = [re.search(r"<dc:title>(.*?)</dc:title>", svg.read_text())[1] for svg in (run / "figures").glob("*.svg")]
+    assert len(titles) >= 4
+    for words in ("by mode", "each mode"):
+        assert any(words in title for title in titles) is (len(modes) > 1)
