@@ -637,6 +637,16 @@ def test_seeds_of_the_hash_are_pooled_in_figures(tmp_path):
     assert len(distribution) == 180 and float(distribution[-1]["completion_s"]) == pytest.approx(rows.max()["base"])
 
 
+def test_wans_of_their_own_have_ticks_of_their_own(tmp_path):
+    wans = [{"links": [["s0b0", "s1b0"], ["s0b1", "s1b1"], ["s0b0", far]]} for far in ("s0b1", "s1b1")]
+    run = write_run(tmp_path / "run", overrides={"sweep.fabric.wan": wans, "run.modes": ["base"]}, modelled=5)
+    labels = [tick.get_text().replace("\n", " ") for tick in plot(run).axes[-1].get_xticklabels()]
+    assert [one.partition(" (")[0] for one in labels] == [
+        "own WAN s0b0-s1b0 s0b1-s1b1 s0b0-s0b1",
+        "own WAN s0b0-s1b0 s0b1-s1b1 s0b0-s1b1",
+    ]
+
+
 def test_jobs_that_differ_in_their_sizes_have_ticks_of_their_own(tmp_path):
     """Otherwise bars of several configurations would stand in one place."""
     jobs = [[{"name": "a", "ranks": [0, 4]}, {"name": "b", "ranks": [1, 5], "size": size}] for size in ("1 MB", "2 MB")]
