@@ -130,6 +130,25 @@ def test_what_somebody_chooses_competes_and_tells_the_jobs_as_well():
     assert ". Of the jobs, train takes 2,000 ms at single; 1,000 ms at ecmp, 50.0 % less" in text
 
 
+@pytest.mark.parametrize("modes", [("base", "wan"), ("base", "ccl", "wan")])
+def test_with_two_modes_the_jobs_are_told_in_each(modes):
+    settings, times, of_jobs = [], {}, {}
+    for index, jobs in enumerate(([TRAIN], [TRAIN, infer()])):
+        at = (Value("job", all_words_of(jobs)),)
+        about = {"label": "8 GPUs", "kind": "jobs", "at": at, "modes": modes, "baseline": {}, "jobs": tuple(jobs)}
+        settings.append(Setting(index=index, **about))
+        for number, mode in enumerate(modes):
+            place = ("model", Place(index, mode))
+            times[place] = Series(np.arange(400), (2 + index - number / 2) * luck(7))
+            of_jobs[place] = {job["name"]: times[place] for job in jobs}
+    text = answer(settings, times, of_jobs)
+    assert "wan is fastest at all 2" in text
+    told = (
+        "in base train takes 2,000 ms alone; 3,000 ms beside infer, 50.0 % longer (the same in every collective); infer"
+    )
+    assert (f". Of the jobs, {told}" in text) is (len(modes) == 2) is ("; in wan train takes 1,500 ms alone; " in text)
+
+
 @pytest.mark.parametrize(
     ("jobs", "words"),
     [
