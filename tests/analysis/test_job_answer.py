@@ -143,10 +143,8 @@ def test_with_two_modes_the_jobs_are_told_in_each(modes):
             of_jobs[place] = {job["name"]: times[place] for job in jobs}
     text = answer(settings, times, of_jobs)
     assert "wan is fastest at all 2" in text
-    told = (
-        "in base train takes 2,000 ms alone; 3,000 ms beside infer, 50.0 % longer (the same in every collective); infer"
-    )
-    assert (f". Of the jobs, {told}" in text) is (len(modes) == 2) is ("; in wan train takes 1,500 ms alone; " in text)
+    parts = ". Of the jobs, in base train takes 2,000 ms alone; 3,000 ms beside infer, 50.0 % longer", "; in wan train"
+    assert all((part in text) is (len(modes) == 2) for part in parts)
 
 
 @pytest.mark.parametrize(
