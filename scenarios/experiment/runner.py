@@ -162,7 +162,10 @@ def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finishe
             if run.unmeasured is not None:
                 files.log(f"nothing was measured: {run.unmeasured}")
                 failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
-            with heartbeat(lambda: "making results and tables"):
+            with (
+                _telling(partial(_tell_so_far, so_far, as_json=run.json), writer),
+                heartbeat(lambda: "making results and tables"),
+            ):
                 # In the background thread: two threads that import the same libraries can break each other.
                 background.submit(_import, run.library).result()
                 tables = writer.tables()

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from analysis.results.reader import PARTS
+from analysis.results.reader import COLLECTIVES, PARTS
 from analysis.results.rows import Rows
 from scenarios.engines.base import Slice
 from scenarios.experiment.so_far import SoFar
@@ -71,3 +71,17 @@ def test_an_interrupted_run_ends_with_its_answer_so_far(tmp_path, options):
     told, other = (err, out) if options else (out, err)
     assert run.returncode == 130
     assert re.search(r"interrupted after [\d,]+ of 6,000,000 collectives", told) and "compared" not in other
+
+
+def test_a_run_that_is_interrupted_while_it_draws_tells_its_answer(tmp_path):
+    words = ("--engine", "model", "--modes", "base,wan", "--collectives", 70, "--chunk", "1 MB,2 MB,3 MB,4 MB")
+    with runs.started(*words, "--out", tmp_path / "run", cwd=tmp_path) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if "[8/8]" in line:
+                break
+        await_that(lambda: (tmp_path / "run" / COLLECTIVES).exists(), 60)
+        run.send_signal(signal.SIGINT)
+        out, _ = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "interrupted after 560 of 560 collectives, 8 of 8 points complete:\nbase and wan compared" in out
