@@ -21,7 +21,7 @@ from types import FrameType
 from topologies.linux import adopt_orphans, die_with_parent
 
 _WATCHED = (signal.SIGCHLD, signal.SIGTSTP)  # the supervisor also waits for these
-_GRACE_S = 1.5
+_GRACE_S, _MORE_S = 1.5, 2.0
 _ORPHANS_S = 30.0  # for orphans: the process that made a network on this machine's own kernel takes it down
 _NEVER_S = 1e8
 
@@ -33,6 +33,8 @@ class Interrupted(BaseException):
 class OutputError(OSError):
     """The output of the command cannot be written; any other OSError concerns a file of the run."""
 
+
+_shared: list[mmap.mmap] = []  # with the supervisor: whether the command has returned, and whether it asks for time
 
 _interrupted: list[int] = []  # the signals received: the first one interrupts, further ones have no effect
 
@@ -105,14 +107,20 @@ def _name() -> str:
 def supervised(command: Callable[[], int]) -> int:
     """Run `command` as `guarded` does, in a child process that a signal certainly ends, with all its processes.
 
-    Returns in both processes, with the exit status for sys.exit. After signal n this is 128+n, within two seconds
-    unless a network on this machine's own kernel must be taken down.
+    Returns in both processes, with the exit status for sys.exit. After signal n this is 128+n, within two seconds, or
+    four if the command asks for time, unless a network on this machine's own kernel must be taken down.
     """
     _open_standard_streams()
     returned: list[int] = []
     atexit.register(_exit_at_once, returned)  # registered first, so that it is called last
     returned.append(_supervised(command))
     return returned[0]
+
+
+def ask_for_time() -> None:
+    """Ask the supervisor, if there is one, for two more seconds after a signal, to tell what there is so far."""
+    for shared in _shared:
+        shared[1] = 1
 
 
 def _exit_at_once(returned: Sequence[int]) -> None:
@@ -128,7 +136,8 @@ def _supervised(command: Callable[[], int]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, no signal would be sent when a child ends
     awaited = {*_ending_signals(), *_WATCHED}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    supervisor, came_back = os.getpid(), mmap.mmap(-1, 1)
+    supervisor, came_back = os.getpid(), mmap.mmap(-1, 2)
+    _shared.append(came_back)
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)  # a terminal's Ctrl-C goes to the supervisor
@@ -143,7 +152,9 @@ def _supervised(command: Callable[[], int]) -> int:
     while status is None:
         received = signal.sigtimedwait(awaited, max(0.0, deadline - time.monotonic()))
         number = received.si_signo if received else signal.SIGKILL
-        if number == signal.SIGCHLD:
+        if not received and came_back[1]:
+            came_back[1], deadline = 0, deadline + _MORE_S
+        elif number == signal.SIGCHLD:
             pid, ended = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(ended) if pid else None
         elif number == signal.SIGKILL:

@@ -43,6 +43,7 @@ from analysis.figures.pooled_seeds import with_pooled_seeds
 from analysis.figures.run_points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
 from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
+from analysis.statistics.contests import shared_words
 from topologies.command_line import CommandParser
 from topologies.heartbeat import heartbeat
 from topologies.linux import begin_worker
@@ -96,12 +97,10 @@ def tasks_of(
     tasks += [partial(periods.picture, name, group, pooled) for group in periods.groups_of(repeated)]
     if any(point.rows[[column.name for column in REFEREES]].notna().any(axis=None) for point in points.values()):
         tasks.append(partial(referees.of_run, name, configurations, points))
-    with_jobs = [one for one in configurations if len(one.values.get("job") or ()) > 1]
     with_transfers = [one for one in configurations if one.admission]
     if len(with_transfers) > 1:
         tasks.insert(0, partial(calendar.deadlines, name, run, with_transfers[:_MAX_JOBS]))
-        with_jobs = [one for one in with_jobs if len(one.admission) < len(one.values["job"])]  # not transfers alone
-    tasks += [partial(job_times.picture, name, run, one) for one in with_jobs[:_MAX_JOBS]]
+    tasks += _of_jobs(name, run, configurations)
     if any(one.kind == "training" for one in configurations):
         tasks += [partial(training.iteration_times, axis, name, configurations, points) for axis in training.AXES]
     tasks += [partial(busbw.picture_of, name, group, pooled) for group in busbw.groups_of(repeated)]
@@ -131,6 +130,19 @@ def tasks_of(
     elif (setting, collective) not in ((0, None), (0, 0)):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return tasks
+
+
+def _of_jobs(name: str, run: Run, configurations: Sequence[Configuration]) -> list[Task]:
+    """Return a task for the jobs of each configuration, or, with one mode, for those of all. Where transfers alone are
+    compared, deadlines show them."""
+    several = [one for one in configurations if len(one.values.get("job") or ()) > 1]
+    if sum(bool(one.admission) for one in configurations) > 1:
+        several = [one for one in several if len(one.admission) < len(one.values["job"])]
+    has_one_mode = all(len(one.values.get("run.modes", ())) == 1 for one in several)
+    if not (several and has_one_mode and 1 < len(configurations) <= _MAX_JOBS):
+        return [partial(job_times.picture, name, run, one) for one in several[:_MAX_JOBS]]
+    shown = [one for one in configurations if one in several or (one.values.get("job") and not one.admission)]
+    return [partial(job_times.picture_of_sweep, name, run, shown, shared_words([one.title for one in shown]))]
 
 
 def _shown_collective(run: Run, points: Points, configuration: Configuration) -> int:

@@ -83,7 +83,8 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
                 axes.set_ylabel("share of collectives")
         heading(figure, group.title)
         legend(figure, _handles(drawn, styles), note)
-    caption = f"Distribution of completion times{'' if group.compared else ' by mode'}: {group.title}."
+    by_mode = " by mode" * (len({mode for _, _, mode in points}) > 1)
+    caption = f"Distribution of completion times{by_mode}: {group.title}."
     return Picture(name=name, caption=caption, figure=figure, data=_data(group, every))
 
 

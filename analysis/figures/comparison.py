@@ -83,7 +83,8 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
         for facet, (title, here) in enumerate(group.facets.items()):
             panel = (index * rows + facet // columns, facet % columns) if is_faceted else (0, index)
             drawn.append((panel, comparison, title, here))
-    inches = max(3.0 if is_faceted else 4.2, min(6.0, 0.7 * len(group.ticks)))
+    longest = 0 if group.is_numeric else max(min(_TICK_WIDTH, len(label)) for label in group.ticks)
+    inches = max(3.0 if is_faceted else 4.2, min(8.0, max(0.7, 0.08 * longest) * len(group.ticks)))
     width = columns * inches
     estimates = [estimate for one in comparisons for estimate in one.estimates]
     over = _over(estimates)

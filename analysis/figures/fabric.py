@@ -70,7 +70,8 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             f"{'Triangles: leaves (up) and spines (down). ' if is_physical else ''}"
             "Numbers: Gbit/s of WAN links in use.",
         )
-    caption = f"The fabric under the conditions of {first.words}, of {label}, with each mode's {used}."
+    whose = f"each mode's {used}" if len(collectives) > 1 else f"the {used} of {first.mode}"
+    caption = f"The fabric under the conditions of {first.words}, of {label}, with {whose}."
     return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
 
 

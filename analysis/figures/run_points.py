@@ -316,19 +316,29 @@ def configurations_of(run: Run) -> list[Configuration]:
         about |= {"at": _values_at(stored), "baseline": stored.get("baseline") or {}}
         about |= {name: tuple(stored.get(name, ())) for name in ("further", "deciding", "hashed")}
         configurations.append(Configuration(index=index, label=label, **about))
-    in_words = {key: told(key, [one.value(key) for one in configurations]) for key in _swept(configurations)}
+    in_words = {
+        key: told(key, [one.value(key) for one in configurations], [_words_at(one, key) for one in configurations])
+        for key in _swept(configurations)
+    }
     return [replace(one, told={key: words[one.index] for key, words in in_words.items()}) for one in configurations]
+
+
+def _words_at(one: Configuration, key: str) -> str:
+    return next((value.words for value in one.at if value.key == key), "")
 
 
 def _swept(configurations: Sequence[Configuration]) -> Iterable[str]:
     return dict.fromkeys(key for one in configurations for key in one.swept)
 
 
-def told(key: str, values: Sequence[Any]) -> list[str]:
-    """Return these values of a key in words, so that different ones have different words."""
+def told(key: str, values: Sequence[Any], otherwise: Sequence[str] = ()) -> list[str]:
+    """Return these values of a key in words, so that different ones have different words: those of labels, `otherwise`,
+    or at last numbers."""
     told = told_apart([jobs or () for jobs in values]) if key == JOBS else [words(key, value) for value in values]
     if len({*told}) < len({*map(repr, values)}) and key in _TABLES:
         told = [", ".join(map(_whole, value)) or "none" for value in values]
+    elif len({*told}) < len({*map(repr, values)}) and all(otherwise):
+        told = list(otherwise) or told
     numbers: dict[str, list[str]] = {}  # those of the values with the same words
     for text, value in zip(told, values, strict=True):
         if repr(value) not in (alike := numbers.setdefault(text, [])):

@@ -147,6 +147,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         ),
         most_lines=_MAX_LINES,
         orders=orders,
+        several_modes=len({one.mode for one in all_points}) > 1,
         signs=SIGNS,
         paper=paper,
         claim={"order": PAPER_ORDER, "gain": PAPER_JOINT_GAIN, "about": ABOUT},

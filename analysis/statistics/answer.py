@@ -33,6 +33,7 @@ from analysis.statistics.intervals import (
 from analysis.statistics.job_times import job_sentence
 from analysis.statistics.number_words import (
     ROUNDING,
+    at_words,
     counted,
     fixed,
     interval_words,
@@ -105,7 +106,7 @@ def answer(
     contests = [
         one for one in (_with_times(each, times) for each in named_by_routing(contests_of(settings))) if one is not None
     ]
-    of_jobs = job_sentence(settings, jobs)
+    of_jobs = job_sentence(settings, jobs, follows=bool(contests))
     if not contests:
         return of_jobs or _alone(settings, times)
     count = sum(len(one.times) - 1 for one in contests)
@@ -248,7 +249,7 @@ def _outcomes(verdicts: Sequence[Verdict]) -> str:
 def _side_by_side(verdict: Verdict) -> str:
     """Return the mean of each alternative of a contest that is none: different work takes different times."""
     baseline, means = verdict.contest.baseline, verdict.means_s
-    told = [f"{milliseconds(mean_s)} ms at {name}" for name, mean_s in means.items()]
+    told = [f"{milliseconds(mean_s)} ms {at_words(name)}" for name, mean_s in means.items()]
     if verdict.contest.is_named and baseline in means:
         over = (verdict.over_baseline.get(name) for name in means)
         words = ("the baseline" if each is None else longer_words(each) for each in over)
@@ -259,17 +260,22 @@ def _side_by_side(verdict: Verdict) -> str:
 
 def _hash_doubt(contests: Sequence[Measured]) -> str:
     """Return which alternatives were measured with one seed of ECMP's hash, of whose effect they tell nothing."""
-    hashed = list(dict.fromkeys(name for one in contests for name in one.times if name in one.contest.hashed))
-    names = list(dict.fromkeys(name for one in contests for name in one.times))
-    return _one_hash(hashed, names, [each for one in contests for each in one.repetitions])
+    spread = [one for one in contests if any(name in one.contest.hashed for name in one.times)]
+    hashed = list(dict.fromkeys(name for one in spread for name in one.times if name in one.contest.hashed))
+    names = list(dict.fromkeys(name for one in spread for name in one.times))
+    where = ""
+    if len(spread) < len(contests):
+        at = [", ".join(value.words for value in one.contest.at) for one in spread]
+        where = f" at {list_first(at, _MAX_NAMES, separator='; ')}"
+    return _one_hash(hashed, names, [each for one in spread for each in one.repetitions], where)
 
 
-def _one_hash(hashed: Sequence[str], names: Sequence[str], repetitions: Sequence[Repetition]) -> str:
+def _one_hash(hashed: Sequence[str], names: Sequence[str], repetitions: Sequence[Repetition], where: str = "") -> str:
     if not hashed or len({one.hash_seed for one in repetitions}) > 1:
         return ""
     what = "this" if len(names) == 1 else list_all(hashed) if len(hashed) <= _MAX_NAMES else "what ECMP spreads"
     has = "all have" if len(hashed) == len(names) > 1 else f"{what} {'has' if len(hashed) == 1 else 'have'}"
-    return f"; {has} one draw of ECMP's hash (fabric.hash_seed): intervals do not cover others"
+    return f"; {has} one draw of ECMP's hash (fabric.hash_seed){where}: intervals do not cover others"
 
 
 def _together(verdicts: Sequence[Verdict], count: int) -> str:

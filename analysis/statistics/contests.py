@@ -2,9 +2,9 @@
 
 With several modes, the modes of each configuration compete. With one mode, the values of swept keys do: those that
 somebody can choose (an algorithm, a routing, the number of pieces) at each combination of the others (sizes, delays,
-rates), or all of them if there are only others. Different work is no rivalry: sizes and kinds of collectives are set
-side by side, and jobs are left to `job_times`. Seeds never compete: they repeat each alternative, and are pooled, those
-of the conditions and those of ECMP's hash.
+rates), or all of them if there are only others. Different work is no rivalry, nor are different conditions: sizes and
+kinds of collectives, rates, delays and faults are set side by side, and jobs are left to `job_times`. Seeds never
+compete: they repeat each alternative, and are pooled, those of the conditions and those of ECMP's hash.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -28,11 +28,11 @@ _CHOICES = (
     *("transport.", "te.", "training.", "control.", "admission."),
 )
 """The keys, or the tables, whose values somebody chooses; those of other keys are given."""
-_WORK = (
-    *(JOBS, "collective.kind", "collective.chunk", "collective.size"),
+_NO_RIVALS = (
+    *(JOBS, "collective.kind", "collective.chunk", "collective.size", "fault", "conditions."),
     *(f"training.{name}" for name in ("activations", "gradient_size", "forward", "backward", "weights", "held")),
 )
-"""The keys whose values are different work."""
+"""The keys, or the table, whose values are different work or different conditions."""
 
 
 SEED, HASH_SEED = "run.seed", "fabric.hash_seed"
@@ -85,10 +85,10 @@ class Contest:
     """Alternatives that are compared with each other: their points by name and seeds, and the name of their baseline.
 
     `hashed` are the alternatives whose flows ECMP's hash spreads. `at` are the values of the swept keys by which
-    contests differ, and `label` is what all alternatives share. `is_choice` tells that somebody can choose among the
-    alternatives, `is_named` that the user has named the baseline, `key` the one key whose values they are (or MODE),
-    and `numbers` are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which
-    none is better.
+    contests differ, and `label` is what all alternatives share, as their `kind` is, "" for several. `is_choice` tells
+    that somebody can choose among the alternatives, `is_named` that the user has named the baseline, `key` the one key
+    whose values they are (or MODE), and `numbers` are their coordinates if they are quantities. Without `is_rivalry`
+    they are different work, of which none is better.
     """
 
     label: str
@@ -160,7 +160,11 @@ def seeds_words(repetitions: Iterable[Repetition]) -> str:
 
 def is_choice(key: str) -> bool:
     """Return whether somebody chooses the value of a key, rather than being given it."""
-    return key not in _WORK and (key in _CHOICES or key.startswith(tuple(one for one in _CHOICES if one.endswith("."))))
+    return _is_among(key, _CHOICES) and not _is_among(key, _NO_RIVALS)
+
+
+def _is_among(key: str, some: Sequence[str]) -> bool:
+    return key in some or key.startswith(tuple(one for one in some if one.endswith(".")))
 
 
 def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
@@ -301,14 +305,14 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
     }
     return Contest(
         label=shared_words([one.label for one in group]),
-        kind=group[0].kind,
+        kind=group[0].kind if len({one.kind for one in group}) == 1 else "",
         at=tuple(value for value in group[0].at if value.key in others),
         places=places,
         hashed=tuple(name for name, one in named.items() if one.modes[0] in one.hashed),
         baseline=_baseline(named, keys),
         is_choice=is_choice,
         is_named=any(key in group[0].baseline for key in keys),
-        is_rivalry=keys.isdisjoint(_WORK),
+        is_rivalry=not any(_is_among(key, _NO_RIVALS) for key in keys),
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
     )

@@ -25,10 +25,10 @@ from analysis.statistics.jobs_in_words import (
     short_words,
     words_of,
 )
-from analysis.statistics.number_words import counted, longer_words, milliseconds, why_none
+from analysis.statistics.number_words import at_words, counted, longer_words, milliseconds, why_none
 from topologies.errors import list_all
 
-_MOST = 8  # configurations whose times are told
+_MOST, _MOST_MODES = 8, 2  # configurations, and modes, whose times are told
 _SELF_SUFFICIENT = ("without ", "from ", "on ", "by ", "for ", "once")
 """Beginnings of words that need no "with"."""
 
@@ -63,28 +63,37 @@ def series_of_jobs(rounds: Series, completion_s: Mapping[str, Floats]) -> dict[s
     }
 
 
-def job_sentence(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Times]) -> str:
+def job_sentence(
+    settings: Sequence[Setting], times: Mapping[tuple[str, Place], Times], *, follows: bool = False
+) -> str:
     """Return what each job takes in each configuration, by engine and point: "train takes 30.24 ms alone; 32.99 ms
     beside infer 8 MB, 9.1 % longer (95 % interval 8.6 to 9.6 %)".
 
-    It is "" for several modes, and where a round is one job, the same in all configurations. The engine with more
-    configurations, or else more rounds, counts, and of two with as many the measured one.
+    It is "" for more than two modes, and where a round is one job, the same in all configurations. If it `follows` a
+    sentence on the rounds, it leaves out what that has told. The engine with more configurations, or else more rounds,
+    counts, and of two with as many the measured one.
     """
     varied = varied_keys(settings)
     is_told = JOBS in varied or any(len(one.jobs) > 1 for one in settings)
-    if not is_told or len({mode for one in settings for mode in one.modes}) > 1:
+    modes = list(dict.fromkeys(mode for one in settings for mode in one.modes))
+    if not is_told or len(modes) > _MOST_MODES:
         return ""
-    engine, rounds = max(
-        ((engine, [*_rounds(settings, times, varied, engine)]) for engine in ("model", "emulation")),
-        key=lambda one: (len(one[1]), _least(one[1]), one[0] == "emulation"),
-    )
-    names = list(dict.fromkeys(name for one in rounds for name in one.times))
-    if not names:
-        return ""
-    whys = list[Interval]()
-    takes = [_takes(name, [one for one in rounds if name in one.times], JOBS in varied, whys) for name in names]
+    of_modes, whys = list[str](), list[Interval]()
+    for mode in modes:
+        here = [replace(one, modes=(mode,)) for one in settings if mode in one.modes]
+        engine, rounds = max(
+            ((engine, [*_rounds(here, times, varied, engine)]) for engine in ("model", "emulation")),
+            key=lambda one: (len(one[1]), _least(one[1]), one[0] == "emulation"),
+        )
+        names = list(dict.fromkeys(name for one in rounds for name in one.times))
+        if not names:
+            return ""
+        head = "" if follows else f"{_head(names, rounds, engine)}: "
+        in_mode = f"in {mode} " * (len(modes) > 1)
+        takes = [_takes(name, [one for one in rounds if name in one.times], JOBS in varied, whys) for name in names]
+        of_modes.append(f"{head}{in_mode}{'; '.join(takes)}")
     without = f" ({why_none(whys)})" if whys else ""
-    return f"{_head(names, rounds, engine)}: {'; '.join(takes)}{without}."
+    return f"{'Of the jobs, ' * follows}{'; '.join(of_modes)}{without}."
 
 
 def _rounds(
@@ -151,5 +160,5 @@ def _where(name: str, one: _Rounds, rounds: Sequence[_Rounds]) -> str:
         beside = JOINED.join(short_words(job, fields[str(job["name"])]) for job in others)
         words += f" beside {beside}" if others else " alone"
     if len({each.elsewhere for each in rounds}) > 1:
-        words += f" at {one.elsewhere}"
+        words += f" {at_words(one.elsewhere)}"
     return words

@@ -40,6 +40,11 @@ def counted(
     return f"{of_seeds}{number} {name}{plural}{' each' if each or of_seeds else ''} ({list_all(list(engines))})"
 
 
+def at_words(values: str) -> str:
+    """Return where something was found: "at 8 MB", "without faults"."""
+    return values if values.startswith("without ") else f"at {values}"
+
+
 def why_none(gains: Sequence[Interval]) -> str:
     """Return why the first of these has no interval."""
     why = gains[0].why

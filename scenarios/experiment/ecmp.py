@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from analysis.statistics.contests import Setting, repetitions
+from analysis.statistics.contests import Setting, repetitions, with_short_tables
 from analysis.statistics.intervals import Interval, Series, gain, pooled, series_of
 from analysis.statistics.number_words import fixed
 from controller.routing.wan_path_choice import NoPathError
@@ -64,7 +64,7 @@ def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
     most = _MOST_TRANSFERS // (max(1, len(distinct)) * (1 + len(HASH_SEEDS)))
     known = {config: _times(config, most) for config in distinct}
     found = []
-    for group in repetitions([setting_of(index, config) for index, config in asked.items()]):
+    for group in repetitions(with_short_tables([setting_of(index, config) for index, config in asked.items()])):
         of_seed = [times for one in dict.fromkeys(alone[one.index] for one in group) if (times := known[one])]
         if of_seed:
             single, *spread = (pooled(dict(enumerate(times))) for times in zip(*of_seed, strict=True))

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -25,6 +25,7 @@ from scenarios.experiment.ecmp import ecmp_gains
 from scenarios.experiment.fault_results import as_records, predicted_faults
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
+from scenarios.experiment.so_far import SoFar
 from scenarios.experiment.summary import (
     COLUMNS,
     ConfigResult,
@@ -38,7 +39,7 @@ from scenarios.experiment.summary import (
     measured_of,
     results_of,
 )
-from scenarios.signals import OutputError
+from scenarios.signals import Interrupted, OutputError, ask_for_time
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
 from topologies.heartbeat import heartbeat
@@ -81,9 +82,9 @@ class Run:
 
 def run_in(files: RunFiles, run: Run) -> int:
     """Run the points that are missing, complete the run and close its folder; returns the exit status."""
-    status = FAILED
+    status, so_far = FAILED, SoFar({engine.name: configs for engine, configs in run.parts})
     try:
-        status = _run(files, run)
+        status = _run(files, run, so_far)
     except CannotRunError as error:
         print(f"run.py: {error}", file=sys.stderr)
         status = CANNOT
@@ -169,20 +170,24 @@ class Finished:
     wrong: Sequence[str]
 
 
-def carry_out(files: RunFiles, run: Run) -> Finished:
-    """Run the points that are missing, and write tables, summary and report; the folder stays locked.
+def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finished:
+    """Run the points that are missing, and write tables, summary and report; the folder stays locked. With `so_far`,
+    what there is if the run is interrupted is told.
 
     Raises CannotRunError if this machine cannot run the VM, OSError for a folder that cannot be written to.
     """
     background = ThreadPoolExecutor(1)  # one task after the other
     try:
         with closing(files.writer(run.numbers())) as writer:
-            failed = _run_engines(files, run, writer, background)
+            failed = _run_engines(files, run, writer, background, so_far)
             wrong = [f"failed: {why}" for why in failed.values()]
             if run.unmeasured is not None:
                 files.log(f"nothing was measured: {run.unmeasured}")
                 failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
-            with heartbeat(lambda: "making results and tables"):
+            with (
+                _telling(partial(_tell_so_far, so_far, as_json=run.json), writer),
+                heartbeat(lambda: "making results and tables"),
+            ):
                 # In the background thread: two threads that import the same libraries can break each other.
                 background.submit(_import, run.library).result()
                 tables = writer.tables()
@@ -203,8 +208,8 @@ def carry_out(files: RunFiles, run: Run) -> Finished:
     return Finished(results, run_fidelity, wrong)
 
 
-def _run(files: RunFiles, run: Run) -> int:
-    done = carry_out(files, run)
+def _run(files: RunFiles, run: Run, so_far: SoFar) -> int:
+    done = carry_out(files, run, so_far)
     _print(run, files, done.results, done.fidelity)
     for why in done.wrong:
         print(f"run.py: {why}", file=sys.stderr)
@@ -215,15 +220,19 @@ def _run(files: RunFiles, run: Run) -> int:
     return DONE if run.unmeasured is None else CANNOT
 
 
-def _run_engines(files: RunFiles, run: Run, writer: Writer, background: Executor) -> dict[Point, str]:
+def _run_engines(
+    files: RunFiles, run: Run, writer: Writer, background: Executor, so_far: SoFar | None
+) -> dict[Point, str]:
     """Run the engines over the unfinished points; returns the failed points, in order, with the reasons."""
+    tells = partial(_tell_so_far, so_far, as_json=run.json)
     failed: dict[Point, str] = {}
     for engine, configs in run.parts:
         if isinstance(engine, Emulation):
             if run.unmeasured is not None:
                 continue
             files.write_conditions(configs)
-        failed |= _run_engine(engine, configs, files, writer, partial(background.submit, _import, run.library))
+        start_import = partial(background.submit, _import, run.library)
+        failed |= _run_engine(engine, configs, files, writer, start_import=start_import, so_far=so_far, tells=tells)
     return {point: failed[point] for point in writer.points if point in failed}
 
 
@@ -232,11 +241,15 @@ def _run_engine(
     configs: Sequence[Scenario],
     files: RunFiles,
     writer: Writer,
+    *,
     start_import: Callable[[], object],
+    so_far: SoFar | None,
+    tells: Callable[[], None],
 ) -> Mapping[Point, str]:
     """Run an engine over the unfinished points; returns the failed ones with the reasons.
 
-    `start_import` starts to import the module that the results need.
+    `start_import` starts to import the module that the results need. `so_far` takes the results, and `tells` them if
+    the run is interrupted.
     """
     may_import = engine.name == "model"  # not during the emulation, which may run on the wall clock
 
@@ -244,13 +257,16 @@ def _run_engine(
         return writer.has(Point(engine.name, config, mode), stop)
 
     failed = {}
-    before = (
+    before: Iterator[Slice] = (
         Slice(setting=point.setting, mode=point.mode, rows=rows)
         for point in writer.points
         if point.engine == engine.name
         for rows in writer.rows(point)
     )
+    if so_far is not None:
+        before = _taken(before, engine.name, so_far)
     with (
+        _telling(tells, writer),
         closing(engine.run(configs, is_stored)) as events,
         closing(progress.with_progress(_storing(events, engine.name, writer), engine.name, configs, before)) as shown,
     ):
@@ -259,6 +275,8 @@ def _run_engine(
                 start_import()  # takes a second, in which this process mostly waits
                 may_import = False
             point = Point(engine.name, event.setting, event.mode)
+            if so_far is not None and isinstance(event, Slice):
+                so_far.take(engine.name, event)
             if isinstance(event, Failed):
                 failed[point] = event.why
                 files.log(f"failed: {event.why}")
@@ -272,6 +290,33 @@ def _run_engine(
             elif not isinstance(event, Activity) and writer.finished(point):
                 files.log(f"finished: {engine.name}, {configs[event.setting].label}, {event.mode}")
     return failed
+
+
+def _taken(parts: Iterable[Slice], engine: str, so_far: SoFar) -> Iterator[Slice]:
+    for part in parts:
+        so_far.take(engine, part)
+        yield part
+
+
+@contextmanager
+def _telling(tells: Callable[[], None], writer: Writer) -> Iterator[None]:
+    """If the context is interrupted, store what was measured, and then tell what there is so far."""
+    try:
+        yield
+    except Interrupted:
+        writer.flush(measured_only=True)
+        with suppress(OSError):  # nobody reads any more
+            tells()
+        raise
+
+
+def _tell_so_far(so_far: SoFar | None, *, as_json: bool) -> None:
+    """Print what there is of an interrupted run: on stderr if stdout is for one JSON object."""
+    if so_far is not None:
+        ask_for_time()
+        text = "\n".join(so_far.lines())
+        if text:
+            print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
 
 
 _lock = threading.RLock()

@@ -44,7 +44,7 @@ _TABLES = (JOBS, "class", "conditions.links", "fault")
 """The keys whose values are tables, of which each entry is a part of a label."""
 _IN_TRAINING = tuple(f"training.{name}" for name in ("pipeline", "stages", "micro_batches", "replicas"))
 _MOST, _MOST_SWEPT = 3, 8  # entries of a table that are named
-_MOST_RATES = 4  # of a WAN's links
+_MOST_LINKS = 4  # of a WAN
 
 
 class Configuration(Protocol):
@@ -185,6 +185,8 @@ def key_words(key: str, value: Any) -> str:
     name = last.replace("_", " ")
     if table in ("te", "admission", "control", "class") and key != "control.knowledge":
         name = f"{'controller' if table == 'control' else table} {name}"
+    if key == "collective.pieces" and value is None:
+        return f"{name} chosen"
     written = None if value is None else kind.write(value)
     if key == "conditions.load":
         return "without load" if value is None else str(value.words)
@@ -235,7 +237,8 @@ def _further_words(config: Configuration, key: str, defaults: Configuration) -> 
     if key in _TABLES:
         return ", ".join(_entries(key, value, _MOST_SWEPT if is_swept else _MOST))
     if is_swept:
-        return key_words(key, value)
+        chosen = f" ({config.collective.pieces})" if key == "collective.pieces" and value is None else ""
+        return f"{key_words(key, value)}{chosen}"
     plain = {"fabric.grain": f"{value} grain", "fabric.rails": f"{value} rail{'s' * (value != 1)}"}
     return plain.get(key, str(value) if key in _PLAIN else key_words(key, value))
 
@@ -277,14 +280,18 @@ def _wan_words(config: Configuration) -> str:
 
 
 def _wan_name(wan: WanSpec) -> str:
-    return wan.name or wan.preset or f"own WAN{_rates_words(wan)} ({_number_of('fabric.wan', wan)})"
+    return wan.name or wan.preset or f"own WAN {_links_words(wan)} ({_number_of('fabric.wan', wan)})"
 
 
-def _rates_words(wan: WanSpec) -> str:
-    """Return the capacities of a few links, if all have one: " 40/40/10 Gbit/s"."""
-    if not all(wan.rates_bps) or wan.back_rates_bps or not 0 < len(wan.rates_bps) <= _MOST_RATES:
-        return ""
-    return f" {'/'.join(f'{rate / 1e9:g}' for rate in wan.rates_bps)} Gbit/s"
+def _links_words(wan: WanSpec) -> str:
+    """Return a few links with their capacities, if all have one: "s0b0-s1b0 s0b1-s1b1 40/10 Gbit/s"; of more links
+    their number: "of 12 links"."""
+    if len(wan.links) > _MOST_LINKS:
+        return f"of {len(wan.links)} links"
+    links = " ".join("-".join(map(str, ends)) for ends in wan.links)
+    if not wan.rates_bps or not all(wan.rates_bps) or wan.back_rates_bps:
+        return links
+    return f"{links} {'/'.join(f'{rate / 1e9:g}' for rate in wan.rates_bps)} Gbit/s"
 
 
 def _number_of(key: str, value: Any) -> str:

@@ -48,7 +48,7 @@ def _most_tried(configs: Sequence[Scenario]) -> str:
 
 
 def _collective(config: Scenario) -> str:
-    return f"{config.collective.kind} {config.collective.algorithm or ''}".strip()
+    return f"{config.collective.kind} {config.workload.algorithm}"
 
 
 def _by_values(chosen: Sequence[tuple[Mapping[str, Value], int]]) -> str:

@@ -18,6 +18,10 @@ def algorithm(name):
     return Value("collective.algorithm", name)
 
 
+def kind(name):
+    return Value("collective.kind", name)
+
+
 def size(mb):
     return Value("collective.chunk", f"{mb} MB", mb * 1e6)
 
@@ -59,7 +63,7 @@ def settings_of(cases, baseline, hashed=()):
         Setting(
             index=index,
             label=", ".join(["2 sites", *(value.words for value in at)]),
-            kind="allgather",
+            kind=next((value.words for value in at if value.key == "collective.kind"), "allgather"),
             at=tuple(at),
             modes=tuple(means),
             baseline=baseline,
@@ -184,8 +188,23 @@ CROSSING = [
         ),
         pytest.param(
             [([delay(ms)], {"base": s}) for ms, s in ((1, 0.2), (10, 1.0), (50, 8.0))],
-            f"1 ms is fastest, 80.0 % below 10 ms, the next {ALIKE}; the mean rises from 200.2 ms at 1 ms to 8,007 ms "
-            "at 50 ms.",
+            "the mean is 200.2 ms at 1 ms, 1,001 ms at 10 ms and 8,007 ms at 50 ms.",
+            id="different conditions are no rivalry",
+        ),
+        pytest.param(
+            [([delay(ms)], {"base": 0.2 + ms / 1e3}) for ms in range(1, 11)],
+            "the mean rises from 201.2 ms at 1 ms to 210.2 ms at 10 ms.",
+            id="many conditions",
+        ),
+        pytest.param(
+            [([Value("fault", name)], {"base": s}) for name, s in (("without faults", 0.2), ("link down", 0.3))],
+            "the mean is 200.2 ms without faults and 300.3 ms at link down.",
+            id="faults",
+        ),
+        pytest.param(
+            [([gpus(n)], {"base": s}) for n, s in ((4, 0.2), (8, 1.0), (16, 8.0))],
+            f"4 GPUs is fastest, 80.0 % below 8 GPUs, the next {ALIKE}; the mean rises from 200.2 ms at 4 GPUs to "
+            "8,007 ms at 16 GPUs.",
             id="a quantity that is given",
         ),
         pytest.param(RING, f"mesh is fastest, 40.0 % below ring {ALIKE}.", id="algorithms"),
@@ -320,6 +339,11 @@ def test_each_case_of_the_answer_has_its_sentence(cases, sentence):
         ),
         ([([], {"wan": 0.8})], {}, "2 sites: a mean of 800.7 ms (95 % interval 796.1 to 805.3 ms) in wan over 400 "),
         (
+            [([kind(name)], {"base": 1.0}) for name in ("allgather", "alltoall")],
+            {},
+            "allgather and alltoall compared over 400 collectives each (timing model) in base, 2 sites: the mean ",
+        ),
+        (
             [([], {"wan": np.full(400, 0.111001)})],
             {},
             "2 sites: a mean of 111 ms (the same in every collective) in wan ",
@@ -346,6 +370,12 @@ HASHED = {"base": 1.0, "ccl": 0.9, "wan": 0.5}
             ("base",),
             ["ecmp is fastest, 50.0 % below single", f"; ecmp has {ONE_HASH}"],
             id="routings",
+        ),
+        pytest.param(
+            [([routing(name)], {"base": s, "wan": 0.5}) for name, s in (("single", 1.0), ("ecmp", 0.9))],
+            ("base",),
+            [f"; base has {ONE_HASH.replace(':', ' at ecmp:')}"],
+            id="modes over two routings",
         ),
         pytest.param(
             [([hash_seed(n)], {"base": 1.0, "wan": 0.5}) for n in (1, 2, 3)],

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import xml.etree.ElementTree as ET
@@ -21,6 +22,7 @@ from analysis.figures.__main__ import draw, main
 from analysis.figures.fabric import NODE, Curves, positions
 from analysis.figures.run_points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
+from analysis.report.__main__ import write
 from scenarios.api import plot
 from tests.fakes.stored import OFF, write_run
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -635,9 +637,53 @@ def test_seeds_of_the_hash_are_pooled_in_figures(tmp_path):
     assert len(distribution) == 180 and float(distribution[-1]["completion_s"]) == pytest.approx(rows.max()["base"])
 
 
+def test_wans_of_their_own_have_ticks_of_their_own(tmp_path):
+    wans = [{"links": [["s0b0", "s1b0"], ["s0b1", "s1b1"], ["s0b0", far]]} for far in ("s0b1", "s1b1")]
+    run = write_run(tmp_path / "run", overrides={"sweep.fabric.wan": wans, "run.modes": ["base"]}, modelled=5)
+    labels = [tick.get_text().replace("\n", " ") for tick in plot(run).axes[-1].get_xticklabels()]
+    assert [one.partition(" (")[0] for one in labels] == [
+        "own WAN s0b0-s1b0 s0b1-s1b1 s0b0-s0b1",
+        "own WAN s0b0-s1b0 s0b1-s1b1 s0b0-s1b1",
+    ]
+
+
 def test_jobs_that_differ_in_their_sizes_have_ticks_of_their_own(tmp_path):
     """Otherwise bars of several configurations would stand in one place."""
     jobs = [[{"name": "a", "ranks": [0, 4]}, {"name": "b", "ranks": [1, 5], "size": size}] for size in ("1 MB", "2 MB")]
     run = write_run(tmp_path / "run", overrides={"sweep.job": jobs, "run.modes": ["base"]}, modelled=5)
     labels = [tick.get_text().replace("\n", " ") for tick in plot(run).axes[-1].get_xticklabels()]
     assert labels == ["a + b 1 MB", "a + b 2 MB"]
+
+
+def test_jobs_of_several_configurations_with_one_mode_stand_side_by_side(tmp_path):
+    """A panel for each job, with a bar for each configuration that has it, as high as its mean."""
+    jobs = [
+        [{"name": "a", "ranks": [0, 4]}],
+        [{"name": "a", "ranks": [0, 4]}, {"name": "b", "ranks": [1, 5], "size": "9 MB"}],
+        [{"name": "a", "ranks": [0, 4]}, {"name": "b", "ranks": [1, 5], "size": "90 MB"}],
+    ]
+    run = write_run(
+        tmp_path / "run", overrides={"sweep.job": jobs, "run.modes": ["base"]}, modelled=20, engines=("model",)
+    )
+    draw(run)
+    figure = plot(run, "job_times")
+    ticks = [[tick.get_text() for tick in axes.get_xticklabels()] for axes in figure.axes]
+    assert ticks == [["a alone", "a + b 9 MB", "a + b 90 MB"], ["a + b 9 MB", "a + b 90 MB"]]
+    assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
+    stored = pq.read_table(run / "jobs.parquet").to_pandas().groupby(["job", "setting"]).completion_s.mean()
+    drawn = {(row["job"], int(row["setting"])): float(row["mean_s"]) for row in data(run, "paper-jobs")}
+    assert drawn == pytest.approx(stored.to_dict())
+    b = [bar.get_height() for bar in figure.axes[1].patches]
+    assert b[1] / b[0] == pytest.approx(stored["b", 2] / stored["b", 1])
+
+
+@pytest.mark.parametrize("modes", [["base"], ["base", "wan"]])
+def test_captions_and_the_report_speak_of_modes_only_if_there_are_several(tmp_path, modes):
+    overrides = {"run.modes": modes, "sweep.fabric.routing": ["single", "ecmp"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=60, engines=("model",))
+    page = write(run).read_text()
+    assert ("of the modes" in page) is (len(modes) > 1) and "<h2>The order" in page
+    titles = [re.search(r"<dc:title>(.*?)</dc:title>", svg.read_text())[1] for svg in (run / "figures").glob("*.svg")]
+    assert len(titles) >= 4
+    for words in ("by mode", "each mode"):
+        assert any(words in title for title in titles) is (len(modes) > 1)

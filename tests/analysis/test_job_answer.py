@@ -127,7 +127,24 @@ def test_what_somebody_chooses_competes_and_tells_the_jobs_as_well():
         [([TRAIN, infer()], [one], {"train": s, "infer": s}) for one, s in zip(routings, (2, 1), strict=True)]
     )
     assert len(contests) == 1 and "ecmp is fastest, 50.0 % below single" in text
-    assert "train takes 2,000 ms at single; 1,000 ms at ecmp, 50.0 % less" in text
+    assert ". Of the jobs, train takes 2,000 ms at single; 1,000 ms at ecmp, 50.0 % less" in text
+
+
+@pytest.mark.parametrize("modes", [("base", "wan"), ("base", "ccl", "wan")])
+def test_with_two_modes_the_jobs_are_told_in_each(modes):
+    settings, times, of_jobs = [], {}, {}
+    for index, jobs in enumerate(([TRAIN], [TRAIN, infer()])):
+        at = (Value("job", all_words_of(jobs)),)
+        about = {"label": "8 GPUs", "kind": "jobs", "at": at, "modes": modes, "baseline": {}, "jobs": tuple(jobs)}
+        settings.append(Setting(index=index, **about))
+        for number, mode in enumerate(modes):
+            place = ("model", Place(index, mode))
+            times[place] = Series(np.arange(400), (2 + index - number / 2) * luck(7))
+            of_jobs[place] = {job["name"]: times[place] for job in jobs}
+    text = answer(settings, times, of_jobs)
+    assert "wan is fastest at all 2" in text
+    parts = ". Of the jobs, in base train takes 2,000 ms alone; 3,000 ms beside infer, 50.0 % longer", "; in wan train"
+    assert all((part in text) is (len(modes) == 2) for part in parts)
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,9 @@ def test_a_table_with_many_entries_has_a_number_besides_the_first_ones():
 @pytest.mark.parametrize(
     ("rates", "words"),
     [
-        (["40 Gbit/s", "40 Gbit/s", "500 Mbit/s"], "own WAN 40/40/0.5 Gbit/s (#"),
-        (["40 Gbit/s", None, "10 Gbit/s"], "own WAN (#"),
-        (["40 Gbit/s"] * 5, "own WAN (#"),
+        (["40 Gbit/s", "500 Mbit/s"], "own WAN s0b0-s1b0 s0b0-s1b0 40/0.5 Gbit/s (#"),
+        (["40 Gbit/s", None, "10 Gbit/s"], "own WAN s0b0-s1b0 s0b0-s1b0 s0b0-s1b0 (#"),
+        (["40 Gbit/s"] * 5, "own WAN of 5 links (#"),
     ],
 )
 def test_a_wan_of_a_few_links_with_rates_is_named_by_them(rates, words):
@@ -189,10 +189,16 @@ def test_a_baseline_that_is_not_in_the_run_is_refused_with_what_is(baseline, say
     assert says in str(error.value)
 
 
-def test_a_seed_is_no_baseline():
-    with pytest.raises(ScenarioError, match=r"'seed' has no baseline, as seeds are repetitions; allowed: mode$"):
+@pytest.mark.parametrize("key", ["run.seed", "fabric.hash_seed"])
+def test_a_seed_is_no_baseline(key):
+    name, values = key.partition(".")[2], {"fabric.routing": "ecmp", f"sweep.{key}": [1, 2]}
+    with pytest.raises(ScenarioError, match=rf"'{name}' has no baseline, as seeds are repetitions; allowed: mode$"):
         load_scenario(
-            "paper", [Override("run.baseline", ["seed=1"], "--baseline"), Override("sweep.run.seed", [1, 2], "")]
+            "paper",
+            [
+                Override("run.baseline", [f"{name}=1"], "--baseline"),
+                *(Override(key, value, "") for key, value in values.items()),
+            ],
         )
 
 

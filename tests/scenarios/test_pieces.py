@@ -79,6 +79,9 @@ def test_every_mode_and_seed_has_the_same_number(tmp_path):
 def test_a_sweep_may_hold_the_choice_beside_numbers_and_is_written_and_read_again():
     swept = scenario_of('[collective]\nkind = "broadcast"\n[sweep]\ncollective.pieces = ["chosen", 1, 3]\n')
     pieces = [one.collective.pieces for one in swept.configurations()]
+    assert [one.label.split(", ")[-1] for one in swept.configurations()] == [
+        f"pieces chosen ({pieces[0]})", "pieces 1", "pieces 3"
+    ]  # fmt: skip
     assert pieces[1:] == [1, 3] and pieces[0] > 3
     assert scenario_of(resolved(swept)) == swept
 

@@ -197,7 +197,7 @@ def test_a_training_scenario_survives_writing_and_reading() -> None:
     split = scenario(f"[training]\nweights = '5 ms'\n{sweep}[[job]]\nkind = 'training'\n")
     assert scenario_of(resolved(split)) == split and split.training.weights_s == 5e-3
     for one, name in zip(split.configurations(), ("1f1b", "zero-bubble"), strict=True):
-        assert one.label.startswith("8 GPUs, 1 job (#") and f", 10 us, pipeline {name}" in one.label
+        assert one.label.startswith("8 GPUs, 1 job, job1 training, ") and f", 10 us, pipeline {name}" in one.label
     assert "training" not in resolved(scenario(""))
 
 
