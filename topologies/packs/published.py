@@ -1,4 +1,4 @@
-"""What a pack gives: a WAN's nodes and links, or traffic matrices by time; and how packs read and keep numbers of files.
+"""What a pack gives: a WAN's nodes and links, or traffic matrices by time; and how packs read and keep numbers.
 
 A pack is a module with one or more of these functions; each takes the text after the pack's name, a path or a name:
 
