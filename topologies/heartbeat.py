@@ -11,7 +11,8 @@ SILENT_S = 8.0
 """The longest silence in a file or pipe: users are promised a line every 15 s, and the thread may be late."""
 
 QUIET_S = 2.0
-"""The time after which the first line is shown."""
+"""The time after which a terminal shows the line. In a pipe it would be among the errors of every command that a busy
+machine makes slower than that."""
 _REFRESH_S = 1.0  # between the updates of the line at a terminal
 
 
@@ -20,7 +21,7 @@ def heartbeat(describe: Callable[[], str]) -> Generator[None, None, None]:
     """Show `describe()`, the current activity, and the time since it began, until the context ends.
 
     A terminal shows it in one line from the third second on, which is erased at the end. Elsewhere a line is printed
-    then, and one every few seconds.
+    every few seconds.
     """
     began_s = time.monotonic()
 
@@ -50,21 +51,20 @@ def heartbeat(describe: Callable[[], str]) -> Generator[None, None, None]:
 
 @contextmanager
 def breaking_silence(describe: Callable[[], str]) -> Generator[Callable[[str], None], None, None]:
-    """Yield a function that prints a line on stderr; `describe()` is printed after two seconds without a line, and
-    later after a silence of some seconds."""
-    last_s, silent_s = time.monotonic(), QUIET_S
+    """Yield a function that prints a line on stderr; after a silence of some seconds `describe()` is printed."""
+    last_s = time.monotonic()
 
     def say(line: str) -> None:
-        nonlocal last_s, silent_s
+        nonlocal last_s
         print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write, because two threads print
-        last_s, silent_s = time.monotonic(), SILENT_S
+        last_s = time.monotonic()
 
     def beat() -> float:
-        if time.monotonic() >= last_s + silent_s:
+        if time.monotonic() >= last_s + SILENT_S:
             say(describe())
-        return last_s + silent_s - time.monotonic()
+        return last_s + SILENT_S - time.monotonic()
 
-    with _repeating(beat, QUIET_S):
+    with _repeating(beat, SILENT_S):
         yield say
 
 

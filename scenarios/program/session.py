@@ -43,7 +43,6 @@ from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
-from topologies.heartbeat import QUIET_S
 from topologies.units import format_size
 
 OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults.csv", "jobs.csv"
@@ -269,7 +268,7 @@ def _watch(
     state: RunState, watchdog: ClockWatchdog, began_s: float, stop: Callable[[], None], over: threading.Event
 ) -> None:
     """Show progress on stderr until `over` is set, and call `stop` to end the VM if its clock has stopped."""
-    console, due_s = Console(stderr=True), time.monotonic() + QUIET_S
+    console, due_s = Console(stderr=True), time.monotonic() + _REPORT_S
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while not over.wait(_LOOK_S):
             now_s = time.monotonic()
