@@ -2,7 +2,7 @@
 
 With several modes, the modes of each configuration compete. With one mode, the values of swept keys do: those that
 somebody can choose (an algorithm, a routing, the number of pieces) at each combination of the others (sizes, delays,
-rates), or all of them if there are only others. Different work is no rivalry, nor are different conditions: sizes and
+rates), or all of them if there are only others. Different work is not ranked, nor are different conditions: sizes and
 kinds of collectives, rates, delays and faults are set side by side, and jobs are left to `job_times`. Seeds never
 compete: they repeat each alternative, and are pooled, those of the conditions and those of ECMP's hash.
 """

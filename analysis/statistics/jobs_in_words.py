@@ -13,7 +13,7 @@ Job = Mapping[str, Any]
 
 BACKGROUND, _MESSAGES = "background", ("background", "transfer")
 _WORK = ("kind", "size", "schedule", "pattern", "rate", "duration", "count", "ranks")
-"""The fields that say what a job sends, and who sends it."""
+"""The fields that define what a job sends, and between which ranks."""
 _UNGIVEN = {
     "kind": "its kind as the collective",
     "algorithm": "its algorithm by default",

@@ -64,7 +64,7 @@ def interval_words(interval: Interval, scale: float, unit: str, word: str = "") 
 
 def longer_words(gain: Interval) -> str:
     """Return by how much longer, or less long, than a baseline something takes, given its gain: "9.1 % longer (95 %
-    interval 8.6 to 9.6 %)". Why there is no interval is left to the caller."""
+    interval 8.6 to 9.6 %)". The caller tells why there is no interval."""
     if abs(gain.value) <= ROUNDING:
         return "as long"
     if gain.value > 0:

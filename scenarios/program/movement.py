@@ -119,5 +119,5 @@ class Movement:
                 if networkx.has_path(inner, *ends):
                     true_s = networkx.shortest_path_length(inner, *ends, weight="s")
                     if least_s[row] > true_s + 1e-9:
-                        text = f"the shortest path of sites {src} and {dst} in row {row:,} is no candidate"
+                        text = f"the shortest path from site {src} to {dst} in row {row:,} is not among the candidates"
                         raise ConditionsError([Mistake("fabric.paths", f"{text}; allowed: a larger number")])

@@ -184,12 +184,12 @@ CROSSING = [
         pytest.param(
             [([size(1)], {"base": 0.2}), ([size(8)], {"base": 1.0}), ([size(64)], {"base": 8.0})],
             "the mean is 200.2 ms at 1 MB, 1,001 ms at 8 MB and 8,007 ms at 64 MB.",
-            id="different work is no rivalry",
+            id="different work is not ranked",
         ),
         pytest.param(
             [([delay(ms)], {"base": s}) for ms, s in ((1, 0.2), (10, 1.0), (50, 8.0))],
             "the mean is 200.2 ms at 1 ms, 1,001 ms at 10 ms and 8,007 ms at 50 ms.",
-            id="different conditions are no rivalry",
+            id="different conditions are not ranked",
         ),
         pytest.param(
             [([delay(ms)], {"base": 0.2 + ms / 1e3}) for ms in range(1, 11)],

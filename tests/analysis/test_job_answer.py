@@ -1,4 +1,4 @@
-"""The answer of a run of jobs: a table of inputs and sentences; different work is no rivalry."""
+"""The answer of a run of jobs: a table of inputs and sentences; different work is not ranked."""
 
 import re
 

@@ -41,8 +41,8 @@ class ConditionsSpec:
 
     With `every_s`, conditions change by time (`timed.Timed`): they are drawn for every `every_s` seconds instead of
     every collective. Collectives then begin every `interval_s` (default: `every_s`), or with a trace every
-    `trace_step_s`. A `load` reduces the rates of WAN links. `moves`
-    names a pack with the delays of WAN links while a program runs, row by row of `every_s`.
+    `trace_step_s`. A `load` reduces the rates of WAN links. `moves` names a pack with the delays of WAN links while a
+    program runs, row by row of `every_s`.
     """
 
     sampler: str = "uniform"
