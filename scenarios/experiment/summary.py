@@ -410,10 +410,12 @@ def as_json(
                 "setting": one.setting.index,
                 "collectives": one.collectives,
                 "hash_seeds": [*HASH_SEEDS],
+                "outcomes": one.outcomes,
                 "seeds": one.seeds,
                 "gains": one.gains,
                 "gains_low": [None if each.why else each.low for each in one.intervals],
                 "gains_high": [None if each.why else each.high for each in one.intervals],
+                "no_interval": next((each.why for each in one.intervals if each.why), None),
                 "median_gain": one.median,
             }
             for one in ecmp
