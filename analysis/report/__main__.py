@@ -124,7 +124,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         fidelity=fidelity_of(points, run.jobs),
         percentage=percentage,
         sharing=(
-            *notes((one.label, one.shared_links) for one in configurations),
+            *notes((one.label, one.shared_links, one.classes is not None) for one in configurations),
             *loss_notes((one.label, one.values.get("fabric.wan_loss", 0.0)) for one in configurations),
         ),
         scope=_scope(configurations, all_points),

@@ -99,7 +99,8 @@ def _tell(notes: Iterable[str]) -> None:
 
 def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
     """Yield notes on what the modes will do, before they run; `searches` are the notes on best schedules."""
-    yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in configs])
+    shared = [{mode: one.shared_links(mode) for mode in one.run.modes} for one in configs]
+    yield from notes((one.label, links, bool(one.classes)) for one, links in zip(configs, shared, strict=True))
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
     yield from choice_notes(
