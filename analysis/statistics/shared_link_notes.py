@@ -96,6 +96,21 @@ def choice_notes(choices: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> 
     return by_sentence(by_label)
 
 
+def free_change_notes(modes: Iterable[tuple[str, Sequence[str], Sequence[str]]]) -> tuple[str, ...]:
+    """Return a sentence for each set of modes that decide by themselves when to re-route and are compared with modes
+    that always do, where changes cost nothing, given each configuration's label, the former and the latter."""
+    words = (
+        "when to re-route is for {} to decide, and paths are re-chosen for every collective in {}: changes cost "
+        "nothing here, as control.counted is false"
+    )
+    return by_sentence(
+        [
+            (label, [words.format(list_all(deciding), list_all(always))] if deciding and always else [])
+            for label, deciding, always in modes
+        ]
+    )
+
+
 def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
     """Return a sentence for each loss rate of WAN links, given each configuration's label and share of lost frames."""
     words = "WAN links lose {:g} of all frames in the emulation: the model does not include these losses"

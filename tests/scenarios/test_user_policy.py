@@ -347,6 +347,27 @@ def test_knowledge_of_all_modes_that_cannot_be_is_refused_or_told(text, said):
         assert any(said in note for note in notes), notes
 
 
+@pytest.mark.parametrize(
+    ("modes", "options", "is_told"),
+    [
+        ("base,wan,mine", (), True),
+        ("base,wan,joint,mine", (), True),
+        ("base,wan,mine", ("--set", "control.counted=true"), False),
+        ("base,ccl,mine", (), False),
+        ("base,wan", (), False),
+    ],
+)
+def test_a_policy_that_saves_changes_which_cost_nothing_is_told_so_once(tmp_path, modes, options, is_told):
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number == 0, False\n")
+    function = ("--policy", "mine.py:mine") if "mine" in modes else ()
+    given = ("--engine", "model", "--modes", modes, "--collectives", 3, "--sweep", "conditions.wan_delay=1 ms,2 ms")
+    _, notes = ended(*given, *function, *options, "--dry-run", cwd=tmp_path)
+    told = [line for line in notes.splitlines() if "changes cost nothing here, as control.counted is false" in line]
+    assert len(told) == is_told
+    always = "wan and joint" if "joint" in modes else "wan"
+    assert all(f"for mine to decide, and paths are re-chosen for every collective in {always}:" in one for one in told)
+
+
 def test_how_often_a_policy_that_decides_by_itself_has_chosen_is_told_everywhere(tmp_path):
     """It wants paths before 3 collectives and a placement, which needs paths, before another one."""
     (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number in (0, 4, 7), now.number == 9\n")
