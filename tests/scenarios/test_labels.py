@@ -219,3 +219,11 @@ def test_the_answer_tells_how_the_mean_goes_along_a_quantity_but_not_along_seeds
     values = ["--set", "collective.kind=broadcast", "--set", "fabric.routing=ecmp", "--set", "fabric.border_routers=2"]
     run("--engine", "model", "--modes", "base", "--collectives", 40, *values, "--sweep", f"{key}=1,2,9", "--no-report")
     assert ("the mean rises" in (out := capsys.readouterr().out) or "the mean falls" in out) is is_quantity
+
+
+@pytest.mark.parametrize(
+    ("modes", "is_told"), [(("base",), False), (("base", "wan"), False), (("base", "ccl"), True), (("joint",), True)]
+)
+def test_the_objective_of_a_ring_is_told_where_a_mode_chooses_rings(modes, is_told):
+    words = label(**{"collective.ring": "slowest edge", "run.modes": modes})
+    assert ("ring slowest edge" in words) is is_told
