@@ -122,9 +122,10 @@ class PointResult:
 
     `bound_s` is the mean of its collectives' lower bounds. `changes` are its reconfigurations. `fifo` is the effect of
     fifo queues on collectives without faults. Each is None where it does not exist. `jobs` are the jobs of its rounds,
-    and `faults` the faults that were injected. `training` describes the iterations if the collective is training, and `budget` compares the times with the budget
-    if there is one. `choices` are, of a mode that decides by itself when to choose, before how many collectives it
-    re-routed and re-embedded. `referees_s` are the means of the references in `run.referees`, by column.
+    and `faults` the faults that were injected. `training` describes the iterations if the collective is training, and
+    `budget` compares the times with the budget if there is one. `choices` are, of a mode that decides by itself when to
+    choose, before how many collectives it re-routed and re-embedded. `referees_s` are the means of the references in
+    `run.referees`, by column.
     """
 
     mode: str

@@ -32,8 +32,8 @@ def told(links, has_classes=False):
 def test_the_notes_of_flows_in_classes_tell_that_priorities_come_first():
     (note,) = notes(told(TREES, has_classes=True))[:1]
     assert note == (
-        "flows can share links, and the model serves their classes in the order of priority on WAN links, and gives flows "
-        "of one class max-min fair shares: a>b in base, and a>b, c>d and 1 more in wan"
+        "flows can share links, and the model serves their classes in the order of priority on WAN links, and gives "
+        "flows of one class max-min fair shares: a>b in base, and a>b, c>d and 1 more in wan"
     )
     mixed = notes([*told(TREES, has_classes=True), *told(MESHES)])
     assert len(mixed) == 2 and [("priority" in one, one.count("mesh")) for one in mixed] == [(True, 0), (False, 1)]
@@ -41,7 +41,7 @@ def test_the_notes_of_flows_in_classes_tell_that_priorities_come_first():
 
 def test_a_run_with_classes_tells_what_the_model_does_with_them(tmp_path):
     (tmp_path / "classes.toml").write_text(CLASSES)
-    said, notes_of_run = ended("classes.toml", "--engine", "model", "--out", tmp_path / "run", cwd=tmp_path)
+    _, notes_of_run = ended("classes.toml", "--engine", "model", "--out", tmp_path / "run", cwd=tmp_path)
     page = (tmp_path / "run/report.html").read_text()
     for text in (notes_of_run, page):
         assert "the model serves their classes in the order of priority on WAN links" in text

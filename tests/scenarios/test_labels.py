@@ -10,7 +10,7 @@ import pytest
 from analysis.statistics.contests import differing_words
 from scenarios.spec import ScenarioError
 from scenarios.spec.keys import KEYS
-from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.load import Override, load_scenario, scenario_of
 from tests.fakes.commands import run
 from tests.scenarios.test_key_ends import LONG, REFUSED, configuration
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -225,5 +225,5 @@ def test_the_answer_tells_how_the_mean_goes_along_a_quantity_but_not_along_seeds
     ("modes", "is_told"), [(("base",), False), (("base", "wan"), False), (("base", "ccl"), True), (("joint",), True)]
 )
 def test_the_objective_of_a_ring_is_told_where_a_mode_chooses_rings(modes, is_told):
-    words = label(**{"collective.ring": "slowest edge", "run.modes": modes})
-    assert ("ring slowest edge" in words) is is_told
+    (config,) = scenario_of(f"[collective]\nring = 'slowest edge'\n[run]\nmodes = {[*modes]}\n").configurations()
+    assert ("ring slowest edge" in config.label) is is_told
