@@ -97,7 +97,7 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         grid[-1, 0].set_xlim(window[0] - 0.5, window[1] - 0.5)
         _draw_clock(times, configuration, window)
         heading(figure, configuration.title)
-        notes = [*_notes(here, window, has_faults=bool(faults and names)), *_costs(run, configuration)]
+        notes = [*_notes(configuration, here, window, has_faults=bool(faults and names)), *_costs(run, configuration)]
         if any(span.first_over is not None for span in faults):
             notes.append("Dashed: where a fault was over in some mode, as more attempts were lost there; each counts.")
         notes += _hidden(_wan_links(configuration), names, used)
@@ -293,13 +293,19 @@ def _handles(shown: Shown) -> list[Line2D]:
     return [Line2D([], [], label=MODE_STYLES[mode].label, **(looks[mode] | line(mode))) for mode in modes]
 
 
-def _notes(points: Sequence[PointRows], window: tuple[int, int], *, has_faults: bool) -> Iterator[str]:
+def _notes(
+    configuration: Configuration, points: Sequence[PointRows], window: tuple[int, int], *, has_faults: bool
+) -> Iterator[str]:
     """Yield how to read the figure, and what it leaves out."""
     is_measured = any(point.engine == "emulation" for point in points)
     rates = " Rates are those without the faults." if has_faults else ""
     lines = ["Lines: predicted"] * any(point.engine == "model" or _follow(point.number) for point in points)
     yield "; ".join([*lines, *["markers: measured"] * is_measured]).capitalize() + f".{rates}"
-    most = max(int(point.number.max()) + 1 for point in points if not is_measured or point.engine == "emulation")
+    most = max(int(point.number.max()) + 1 for point in points)
+    if all(point.engine == "emulation" for point in points) and not isinstance(
+        configuration.values["collective.emulated"], int
+    ):  # a range or a period of the collectives, whose last one may be any
+        most = max(most, int(configuration.values["collective.count"]))
     if most > window[1] or window[0]:
         yield f"Collectives {window[0]:,} to {window[1] - 1:,} of {most:,}."
 

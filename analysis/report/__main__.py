@@ -28,7 +28,7 @@ from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
 from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
 from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of, settings_of
-from analysis.results.reader import Run, choices_of, open_run
+from analysis.results.reader import Run, choices_of, open_run, reconfigurations_of
 from analysis.statistics.answer import answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
@@ -124,7 +124,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         fidelity=fidelity_of(points, run.jobs),
         percentage=percentage,
         sharing=(
-            *notes((one.label, one.shared_links) for one in configurations),
+            *notes((one.label, one.shared_links, one.classes is not None) for one in configurations),
             *loss_notes((one.label, one.values.get("fabric.wan_loss", 0.0)) for one in configurations),
         ),
         scope=_scope(configurations, all_points),
@@ -216,7 +216,7 @@ def _choices(points: Iterable[PointRows]) -> Iterator[list[str]]:
     """Yield a line for each point of a mode that decides by itself when to choose: how often it has chosen."""
     for point in points:
         if point.mode in point.configuration.deciding:
-            counts = (len(point.rows), *choices_of(point.rows))
+            counts = (int((point.rows["collective"] > 0).sum()), *choices_of(point.rows))
             yield [point.engine, point.configuration.label, point.mode, *(f"{count:,}" for count in counts)]
 
 
@@ -255,16 +255,16 @@ def _line(point: PointRows, summary: Summary, over_base: Interval | None) -> lis
     """Return a point's line of the summary."""
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
     line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3)]
-    line += [_mean_ms(point, "bound_s"), _mean_ms(point, "reconfigure_s"), f"{summary.total_s.value:,.3f}"]
+    changed_s = reconfigurations_of(point.rows, point.engine).mean_s
+    line += [_ms(float(point.rows["bound_s"].mean())), _ms(changed_s), f"{summary.total_s.value:,.3f}"]
     if over_base is None:
         return [*line, "", ""]
     return [*line, f"{fixed(over_base.value * 100, 1)} %", _bounds(over_base, 100, 1)]
 
 
-def _mean_ms(point: PointRows, column: str) -> str:
-    """Return the mean of a column of times in ms, over the collectives that have one; "—" if none has."""
-    mean_s = float(point.rows[column].mean())
-    return "—" if math.isnan(mean_s) else f"{mean_s * 1e3:,.3f}"
+def _ms(time_s: float | None) -> str:
+    """Return a time in ms; "—" if there is none."""
+    return "—" if time_s is None or math.isnan(time_s) else f"{time_s * 1e3:,.3f}"
 
 
 def _fifo_line(point: PointRows) -> Iterator[list[str]]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from analysis.results import schema
@@ -152,8 +154,52 @@ def jobs_in(tables: Tables) -> "pd.DataFrame":
 
 
 def choices_of(rows: "pd.DataFrame") -> tuple[int, int]:
-    """Return before how many of these collectives paths, and the placement, were chosen again."""
-    return int(rows["rerouted"].sum()), int(rows["reembedded"].sum())
+    """Return before how many of these collectives of a point paths, and the placement, were chosen again. The choice
+    before collective 0 is left out: nothing is in force yet."""
+    later = rows[rows["collective"] > 0]
+    return int(later["rerouted"].sum()), int(later["reembedded"].sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconfigurations:
+    """The reconfigurations of a point after collective 0 that changed something: how many, their mean time (None if
+    none has one), and how many changed the paths: where the placement changed too, the paths in use, whichever of its
+    flows take them. `first_s` is the time of the first one, before collective 0, which
+    opens all connections; None if it has none."""
+
+    first_s: float | None
+    count: int
+    mean_s: float | None
+    of_paths: int
+
+
+def reconfigurations_of(rows: "pd.DataFrame", engine: str) -> Reconfigurations:
+    """Return the reconfigurations of a point, given its rows in order.
+
+    One changed something if the placement or the paths differ from the collective before, if it sent messages to the
+    switches, or if it takes time in the model.
+    """
+    times_s = rows["reconfigure_s"].to_numpy(dtype=np.float64)
+    is_first, is_timed = rows["collective"].to_numpy() == 0, np.isfinite(times_s)
+    if not is_timed.any():
+        return Reconfigurations(first_s=None, count=0, mean_s=None, of_paths=0)
+    rings, paths = ([tuple(one) for one in rows[name]] for name in ("ring", "paths"))
+    crossing = [tuple(sorted(index for index in one if index >= 0)) for one in paths]
+    moved, rerouted = _differs(rings) & ~is_first, _differs(paths) & ~is_first
+    of_paths = np.where(moved, _differs(crossing), rerouted)
+    took = times_s > 0 if engine == "model" else rows["reconfigure_messages"].to_numpy() > 0
+    changed = is_timed & ~is_first & (moved | rerouted | took)
+    return Reconfigurations(
+        first_s=next(iter(times_s[is_first & is_timed].tolist()), None),
+        count=int(changed.sum()),
+        mean_s=float(times_s[changed].mean()) if changed.any() else None,
+        of_paths=int((changed & of_paths).sum()),
+    )
+
+
+def _differs(values: Sequence[tuple[int, ...]]) -> npt.NDArray[np.bool_]:
+    """Return which values differ from the one before, [K]; the first one does not."""
+    return np.array([number > 0 and one != values[number - 1] for number, one in enumerate(values)], dtype=bool)
 
 
 def is_complete(provenance: dict[str, Any]) -> bool:

@@ -283,12 +283,24 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
     loose = [one for one in verdicts if one.loose]
     if not loose:
         return ""
-    names = list_all(_all(loose, lambda one: one.loose))
-    best = loose[0].best if len({one.best for one in loose}) == 1 else "the best"
-    others = any((one.tied or one.unsure) and not one.loose for one in verdicts)  # told before, by their own intervals
-    where = f" at {len(loose)} {'more ' if others else ''}of {len(verdicts)}" if len(verdicts) > 1 else ""
+    by_best: dict[str, list[Verdict]] = {}
+    for one in loose:
+        by_best.setdefault(one.best, []).append(one)
+    # Others have been told before, by their own intervals.
+    more = "more " if any((one.tied or one.unsure) and not one.loose for one in verdicts) else ""
+    total = len(verdicts)
+
+    def at(group: Sequence[Verdict]) -> str:
+        return f" at all {total}" if 1 < total == len(group) else _where(group, total, more)
+
+    parts = [
+        f"{best} cannot be told from {list_all(_all(group, lambda one: one.loose))}{at(group)}"
+        for best, group in by_best.items()
+    ]
+    if len(parts) > _MAX_NAMES:
+        parts = [f"the best cannot be told from another one{at(loose)}"]
     each = "each comparison has its own 95 % interval"
-    return f"; {each}: with 95 % for all {count} together, {best} cannot be told from {names}{where}"
+    return f"; {each}: with 95 % for all {count} together, {list_all(parts)}"
 
 
 def _trend(run: Sequence[Verdict]) -> str:
@@ -325,13 +337,22 @@ def _span(run: Sequence[Verdict], runs: Sequence[Sequence[Verdict]]) -> str:
     return f" at {least}" if least == most else f" from {least} to {most}"
 
 
+def _where(some: Sequence[Verdict], total: int, more: str = "") -> str:
+    """Return at which contests, out of `total`, something holds, by their values if they are few: " at 8 MB and 16 MB",
+    " at 2 of 4 (8 GPUs, 1 MB; 16 GPUs, 1 MB)", " at 7 of 20"; "" for all and for none."""
+    if len(some) in (0, total):
+        return ""
+    names = [", ".join(value.words for value in one.contest.at) for one in some]
+    number = f" at {len(some)} {more}of {total}"
+    if len(names) > _MAX_NAMES or not all(names):
+        return number
+    is_plain = not any(", " in one or one.startswith("without ") for one in names)
+    return f" at {list_all(names)}" if is_plain else f"{number} ({'; '.join(names)})"
+
+
 def _at(group: Sequence[Verdict], total: int) -> str:
-    """Return at which contests, out of `total`, a group is: " at all 4", " at 2 of 3 (8 MB; 16 MB)"."""
-    if len(group) == total:
-        return f" at all {total}"
-    names = [", ".join(value.words for value in one.contest.at) for one in group]
-    which = f" ({'; '.join(names)})" if len(names) <= _MAX_NAMES and all(names) else ""
-    return f" at {len(group)} of {total}{which}"
+    """Return at which contests, out of `total`, a group is: " at all 4", " at 8 MB and 16 MB"."""
+    return f" at all {total}" if len(group) == total else _where(group, total)
 
 
 def _outcome(group: Sequence[Verdict], where: str = "") -> str:
@@ -359,8 +380,7 @@ def _doubts(group: Sequence[Verdict]) -> str:
     if not doubtful:
         return ""
     names = list(dict.fromkeys(name for _, name in doubtful))
-    some = len({id(one) for one, _ in doubtful})
-    where = f" at {some} of {len(group)}" if some < len(group) else ""
+    where = _where([one for one in group if _doubtful(one)], len(group))
     told = [f"{name}{_at_gain(doubtful[0][0], name) if len(group) == 1 else ''}" for name in names]
     if len(group) == 1 and group[0].below is None and names == [group[0].next] and not _longer(group):
         told = ["it"]
@@ -395,17 +415,17 @@ def _all(group: Sequence[Verdict], names: Callable[[Verdict], Sequence[str]]) ->
 
 def _margin(group: Sequence[Verdict]) -> str:
     """Return by how much the best is below the baseline, or below the next if it is the baseline."""
-    known = [(one.contest.baseline, one.below) for one in group if one.below is not None]
+    known = [(one, one.below) for one in group if one.below is not None]
     if not known:
-        following = [(one.next, one.below_next) for one in group if one.next is not None and one.below_next is not None]
-        names = list(dict.fromkeys(str(name) for name, _ in following))
+        following = [(one, one.below_next) for one in group if one.next is not None and one.below_next is not None]
+        names = list(dict.fromkeys(str(one.next) for one, _ in following))
         if not following:
             return f", {milliseconds(group[0].means_s[group[0].best])} ms" if len(group) == 1 else ""
         then = f"{names[0]}, the next" if len(names) == 1 else "the next"
-        return f", {_shares([each for _, each in following], f'below {then}')}"
-    names = list(dict.fromkeys(name for name, _ in known))
+        return f", {_shares(following, f'below {then}')}"
+    names = list(dict.fromkeys(one.contest.baseline for one, _ in known))
     baseline = names[0] if len(names) == 1 else "the baseline"
-    return f", {_shares([each for _, each in known], f'below {baseline}')}"
+    return f", {_shares(known, f'below {baseline}')}"
 
 
 def _longer(group: Sequence[Verdict]) -> str:
@@ -413,15 +433,16 @@ def _longer(group: Sequence[Verdict]) -> str:
     same numbers."""
     if any(one.below is not None or not (one.contest.is_choice or one.contest.is_named) for one in group):
         return ""
-    over = [(name, one.over_baseline[name]) for one in group if (name := one.next or "") in one.over_baseline]
-    names, gains = list(dict.fromkeys(name for name, _ in over)), [each for _, each in over]
-    longer = [replace(one, value=-one.value, low=-one.high, high=-one.low) for one in gains]
+    over = [(one, one.over_baseline[name]) for one in group if (name := one.next or "") in one.over_baseline]
+    names = list(dict.fromkeys(one.next for one, _ in over))
+    longer = [(one, replace(each, value=-each.value, low=-each.high, high=-each.low)) for one, each in over]
     then = f"{names[0]}, the next," if len(names) == 1 else "the next"
     return f"{then} takes {_shares(longer, 'longer')}" if longer else ""
 
 
-def _shares(gains: Sequence[Interval], what: str) -> str:
-    """Return shares in words: "35.3 % below base (95 % interval 35.1 to 35.5 %)"."""
+def _shares(told: Sequence[tuple[Verdict, Interval]], what: str) -> str:
+    """Return the shares of these outcomes in words: "35.3 % below base (95 % interval 35.1 to 35.5 %)"."""
+    gains = [each for _, each in told]
     least, most = min(one.value for one in gains), max(one.value for one in gains)
     low, high = percent(least), percent(most)
     span = f"{low} %" if low == high else f"{low} to {high} %"
@@ -430,10 +451,11 @@ def _shares(gains: Sequence[Interval], what: str) -> str:
     without = [one for one in gains if one.why]
     if without and len(without) == len(gains):
         return f"{span} {what} ({why_none(without)})"
+    where = _where([one for one, each in told if each.why], len(told))
     ends = [end for one in gains if not one.why for end in (one.low, one.high)]
     whole = Interval(value=least, low=min(ends), high=max(ends))
     text = f"{span} {what}{interval_words(whole, 100, ' %', 's within' if len(gains) > 1 else '')}"
-    return f"{text}, without an interval at {len(without)} of {len(gains)}: {why_none(without)}" if without else text
+    return f"{text}, without an interval{where}: {why_none(without)}" if without else text
 
 
 def _along(verdict: Verdict) -> str:

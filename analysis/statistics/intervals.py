@@ -43,6 +43,10 @@ MIN_DIFFERENT = 10
 """If two modes agree exactly in some blocks, the gain has an interval only if at least this many other blocks differ: a
 gain from fewer could be an accident."""
 
+_WIDEST_GAIN = 1.0
+"""How far the interval of a gain from fewer than MIN_UNEVEN_BLOCKS blocks may reach from it, as a share of the
+baseline's time. Where it would reach further, a few skewed blocks have made it, and it tells nothing."""
+
 FEW, FEW_BLOCKS = "too few collectives for an interval", "too few independent blocks of collectives for an interval"
 FEW_HASHES = "too few seeds of ECMP's hash for an interval"
 ALIKE = "times differ in too few collectives for an interval"
@@ -242,8 +246,9 @@ def summarise(series: Series, *, confidence: float = 0.95) -> Summary:
     return Summary(collectives=count, mean_s=mean_s, total_s=total_s)
 
 
-def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | None:
-    """Return the share of time that a mode saves over the baseline, 1 - total of mode / total of base.
+def gain(base: Series, mode: Series, *, confidence: float = 0.95, least_blocks: int = MIN_BLOCKS) -> Interval | None:
+    """Return the share of time that a mode saves over the baseline, 1 - total of mode / total of base, without an
+    interval if there are fewer than `least_blocks` blocks.
 
     The totals are over the collectives that both have, paired by number; None if they have none in common. A block
     begins where both modes have chosen anew. Raises ValueError for a confidence outside 0..1.
@@ -254,6 +259,7 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | 
     if pair is None:
         return None
     blocks = _Blocks.of(pair)
+    blocks = replace(blocks, least=max(blocks.least, least_blocks))
     of_base, of_mode = blocks.times
     base_s, mode_s = of_base.by_block, of_mode.by_block
     value = 1 - float(mode_s.sum() / base_s.sum())
@@ -271,6 +277,9 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | 
     varies = np.ptp(base_s / blocks.sizes) > _ROUNDING * float(base_s.max())
     if not interval.why and differ < min(base_s.size, MIN_DIFFERENT) and varies:
         return Interval(value=value, low=math.nan, high=math.nan, why=ALIKE)
+    reach = max(value - interval.low, interval.high - value)
+    if not interval.why and blocks.number < MIN_UNEVEN_BLOCKS and reach > _WIDEST_GAIN:
+        return Interval(value=value, low=math.nan, high=math.nan, why=FEW_BLOCKS)
     return interval
 
 

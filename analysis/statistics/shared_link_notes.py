@@ -10,7 +10,10 @@ from analysis.statistics.contests import differing_words
 from topologies.errors import list_all, list_first
 
 _MAX_NAMED, _MAX_VALUES, _MAX_LINKS = 4, 6, 2
-_SHARED = "flows can share links, and the model gives them max-min fair shares"
+_FAIR = "gives them max-min fair shares"
+_BY_CLASS = (
+    "serves their classes in the order of priority on WAN links, and gives flows of one class max-min fair shares"
+)
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,12 @@ class Valued:
 Note = str | Valued
 
 
-def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
-    """Return sentences on the modes in which flows can share links, given each configuration's label and the names of
-    such links by mode."""
+def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]], bool]]) -> tuple[str, ...]:
+    """Return sentences on the modes in which flows can share links, given each configuration's label, the names of
+    such links by mode, and whether its flows have classes."""
     by_label = list[tuple[str, list[Note]]]()
-    for label, links_by_mode in shared:
+    for label, links_by_mode, has_classes in shared:
+        what = _BY_CLASS if has_classes else _FAIR
         modes_by_links: dict[tuple[str, ...], list[str]] = {}
         for mode, links in links_by_mode.items():
             if links:
@@ -38,8 +42,9 @@ def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[st
         sentences = list[Note]()
         for links, modes in modes_by_links.items():
             named = f"the {'links' if len(links) > 1 else 'link'} {list_first(links, _MAX_NAMED)}"
-            whole = f"in {list_all(modes)} flows can share {named}: the model gives them max-min fair shares"
-            sentences.append(Valued(whole, _SHARED, f"{list_first(links, _MAX_LINKS)} in {list_all(modes)}"))
+            whole = f"in {list_all(modes)} flows can share {named}: the model {what}"
+            common = f"flows can share links, and the model {what}"
+            sentences.append(Valued(whole, common, f"{list_first(links, _MAX_LINKS)} in {list_all(modes)}"))
         by_label.append((label, sentences))
     return by_sentence(by_label)
 
@@ -89,6 +94,21 @@ def choice_notes(choices: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> 
             )
         )
     return by_sentence(by_label)
+
+
+def free_change_notes(modes: Iterable[tuple[str, Sequence[str], Sequence[str]]]) -> tuple[str, ...]:
+    """Return a sentence for each set of modes that decide by themselves when to re-route and are compared with modes
+    that always do, where changes cost nothing, given each configuration's label, the former and the latter."""
+    words = (
+        "when to re-route is for {} to decide, and paths are re-chosen for every collective in {}: changes cost "
+        "nothing here, as control.counted is false"
+    )
+    return by_sentence(
+        [
+            (label, [words.format(list_all(deciding), list_all(always))] if deciding and always else [])
+            for label, deciding, always in modes
+        ]
+    )
 
 
 def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from analysis.statistics.shared_link_notes import (
     choice_notes,
+    free_change_notes,
     greedy_notes,
     loss_notes,
     notes,
@@ -31,7 +32,7 @@ from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.policies.decide import spread_pairs, spreads_over
 from scenarios.policies.knowledge import ENDS, PORTS
-from scenarios.policies.policy import MODES
+from scenarios.policies.policy import ALWAYS, MODES
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.load import resolved
@@ -99,12 +100,14 @@ def _tell(notes: Iterable[str]) -> None:
 
 def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
     """Yield notes on what the modes will do, before they run; `searches` are the notes on best schedules."""
-    yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in configs])
+    shared = [{mode: one.shared_links(mode) for mode in one.run.modes} for one in configs]
+    yield from notes((one.label, links, bool(one.classes)) for one, links in zip(configs, shared, strict=True))
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
     yield from choice_notes(
         [(one.label, {mode: one.choices_of_one(mode) for mode in one.run.modes}) for one in configs]
     )
+    yield from free_change_notes((one.label, *_free_to_reroute(one)) for one in configs)
     yield from _ring_search_notes(configs)
     yield from _tunnel_notes(configs)
     if any(one.conditions.every_s is not None and one.control.counted for one in configs):
@@ -112,6 +115,12 @@ def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str
     yield from searches
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
     yield from _admission_notes(configs)
+
+
+def _free_to_reroute(config: Scenario) -> tuple[list[str], list[str]]:
+    """Return the modes that decide by themselves when to re-route, and those that always do; none if that costs."""
+    modes = [] if config.control.counted else [(mode, config.mode(mode).reroute) for mode in config.run.modes]
+    return [name for name, when in modes if not when.is_periodic], [name for name, when in modes if when == ALWAYS]
 
 
 def _path_notes(config: Scenario) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """What ECMP alone would gain over fixed paths, beside what re-routing gains: predicted by the timing model.
 
-The seed of the hash decides which flows share a path, so that one seed says little. Several are predicted. Each gain
-has an interval as the others do, from pairs of the same collectives; seeds of the conditions are pooled.
+The seed of the hash decides which flows share a path, so that one seed says little. Several are predicted, of which
+some may give the same paths. Each gain has an interval as the others do, from pairs of the same collectives, if there
+are enough independent blocks of them; seeds of the conditions are pooled.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from analysis.statistics.contests import Setting, repetitions, with_short_tables
-from analysis.statistics.intervals import Interval, Series, gain, pooled, series_of
+from analysis.statistics.intervals import MIN_UNEVEN_BLOCKS, Interval, Series, gain, pooled, series_of
 from analysis.statistics.number_words import fixed
 from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
@@ -33,12 +34,14 @@ _WIDE = 0.1  # a range of gains is told in whole percent from here on
 @dataclass(frozen=True, kw_only=True)
 class EcmpGain:
     """The gain of ECMP over fixed paths in base, a share, with each of HASH_SEEDS, over the first `collectives` of a
-    configuration with each of `seeds` seeds. Its faults are left out (`intact` if it has any)."""
+    configuration with each of `seeds` seeds. Its faults are left out (`intact` if it has any). `outcomes` is how many
+    of the seeds differ in the time of a collective."""
 
     setting: Setting
     intervals: tuple[Interval, ...]
     collectives: int
     intact: bool
+    outcomes: int
     seeds: int = 1
 
     @property
@@ -74,6 +77,7 @@ def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
                     intervals=tuple(_gain(single, one) for one in spread),
                     collectives=min(times[0].number.size for times in of_seed),
                     intact=any(asked[one.index].faults for one in group),
+                    outcomes=len({one.completion_s.tobytes() for one in spread}),
                     seeds=len(of_seed),
                 )
             )
@@ -81,7 +85,8 @@ def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
 
 
 def _gain(single: Series, spread: Series) -> Interval:
-    found = gain(single, spread)
+    # Where conditions last, these collectives are a few long blocks, and one with a slow link outweighs the others.
+    found = gain(single, spread, least_blocks=MIN_UNEVEN_BLOCKS)
     assert found is not None  # they have the same collectives
     return found
 
@@ -93,7 +98,7 @@ def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
     groups = dict[tuple[str, ...], list[EcmpGain]]()
     for one in gains:  # configurations that differ only in what does not concern base have the same gains
         groups.setdefault(tuple(fixed(gain, 6) for gain in one.gains), []).append(one)
-    of = [f"{len(HASH_SEEDS)} hash seeds", *[f"{len(groups)} configurations"] * (len(groups) > 1)]
+    of = [_seeds([one.outcomes for one in gains]), *[f"{len(groups)} configurations"] * (len(groups) > 1)]
     of += ["timing model", _counted([one.collectives for one in gains])]
     of += [f"with each of {gains[0].seeds} seeds"] * (gains[0].seeds > 1)
     of += ["without faults"] * any(one.intact for one in gains)
@@ -110,7 +115,7 @@ def _noise(intervals: Sequence[Interval]) -> str:
     widths = [max(one.value - one.low, one.high - one.value) for one in intervals if not one.why]
     lacking = [one.why for one in intervals if one.why]
     if not widths:
-        return lacking[0]
+        return f"without intervals: {lacking[0]}"
     most = fixed(max(widths) * 100, 1)
     without = f", {len(lacking)} of {len(intervals)} without one: {lacking[0]}" if lacking else ""
     return f"each to within {most} points, 95 % interval{without}"
@@ -173,6 +178,15 @@ def _where(group: Sequence[EcmpGain], keys: set[str]) -> str:
     differing = keys - _varied([one.setting for one in group])
     words = [value.words for value in group[0].setting.at if value.key in differing]
     return f" at {', '.join(words)}" if words else ""
+
+
+def _seeds(outcomes: Sequence[int]) -> str:
+    """Return how many seeds there are, and how many of them differ: "8 hash seeds with 5 different outcomes"."""
+    seeds, least, most = len(HASH_SEEDS), min(outcomes), max(outcomes)
+    if least == seeds:
+        return f"{seeds} hash seeds"
+    number = f"{most}" if least == most else f"{least} to {most}"
+    return f"{seeds} hash seeds with {'the same outcome' if most == 1 else f'{number} different outcomes'}"
 
 
 def _counted(counts: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
-from analysis.results.reader import choices_of
+from analysis.results.reader import Reconfigurations, choices_of, reconfigurations_of
 from analysis.results.rows import Point
 from analysis.statistics.answer import answer
 from analysis.statistics.claims import (
@@ -53,8 +53,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _POINT_COLUMNS = [column.name for column in POINT]
-_FEW = {"ring", "paths", "reconfigure_messages"}  # what no result is computed from
-COLUMNS = [*_POINT_COLUMNS, *(column.name for column in COLLECTIVE if column.name not in _FEW)]
+COLUMNS = [*_POINT_COLUMNS, *(column.name for column in COLLECTIVE)]
 """The columns of the collectives that results are computed from."""
 
 
@@ -121,12 +120,12 @@ class PointResult:
 
     The gain is None if they share no collectives, and `over` is None for the baseline itself.
 
-    `bound_s` is the mean of its collectives' lower bounds. `reconfigure_s` is the mean time of its changes of routes,
-    of which there were `reconfigurations`. `fifo` is the effect of fifo queues on collectives without faults. Each is
-    None where it does not exist. `jobs` are the jobs of its rounds, and `faults` the faults that were injected.
-    `training` describes the iterations if the collective is training, and `budget` compares the times with the budget
-    if there is one. `choices` are, of a mode that decides by itself when to choose, before how many collectives it
-    re-routed and re-embedded. `referees_s` are the means of the references in `run.referees`, by column.
+    `bound_s` is the mean of its collectives' lower bounds. `changes` are its reconfigurations. `fifo` is the effect of
+    fifo queues on collectives without faults. Each is None where it does not exist. `jobs` are the jobs of its rounds,
+    and `faults` the faults that were injected. `training` describes the iterations if the collective is training, and
+    `budget` compares the times with the budget if there is one. `choices` are, of a mode that decides by itself when to
+    choose, before how many collectives it re-routed and re-embedded. `referees_s` are the means of the references in
+    `run.referees`, by column.
     """
 
     mode: str
@@ -134,8 +133,7 @@ class PointResult:
     gain: Interval | None
     over: str | None = None
     bound_s: float | None = None
-    reconfigure_s: float | None = None
-    reconfigurations: int = 0
+    changes: Reconfigurations | None = None
     jobs: tuple[JobResult, ...] = ()
     faults: tuple[FaultResult, ...] = ()
     fifo: Fifo | None = None
@@ -304,8 +302,7 @@ def _result(
         replace(
             point_result(mode, times, None),
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
-            reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
-            reconfigurations=int(np.isfinite(stored[mode]["reconfigure_s"].to_numpy()).sum()),
+            changes=reconfigurations_of(stored[mode], engine),
             jobs=tuple(
                 replace(job, training=_training(config, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
@@ -410,10 +407,12 @@ def as_json(
                 "setting": one.setting.index,
                 "collectives": one.collectives,
                 "hash_seeds": [*HASH_SEEDS],
+                "outcomes": one.outcomes,
                 "seeds": one.seeds,
                 "gains": one.gains,
                 "gains_low": [None if each.why else each.low for each in one.intervals],
                 "gains_high": [None if each.why else each.high for each in one.intervals],
+                "no_interval": next((each.why for each in one.intervals if each.why), None),
                 "median_gain": one.median,
             }
             for one in ecmp
@@ -467,8 +466,9 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     }
     which = _identity(result.engine, result.config, point.mode)
     bound = {"mean_bound_s": point.bound_s} | {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
-    if point.reconfigure_s is not None:
-        bound |= {"mean_reconfigure_s": point.reconfigure_s, "reconfigurations": point.reconfigurations}
+    if (changes := point.changes) is not None and (changes.count or changes.first_s is not None):
+        bound |= {"first_reconfigure_s": changes.first_s, "mean_reconfigure_s": changes.mean_s}
+        bound |= {"reconfigurations": changes.count, "path_changes": changes.of_paths}
     if point.budget is not None:
         bound |= asdict(point.budget)
     if point.choices is not None:
@@ -660,9 +660,10 @@ def _choice_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     points = [(result, point) for result in results for point in result.points]
     deciding = [(result, point, point.choices) for result, point in points if point.choices is not None]
     if deciding:
-        yield from ("", "before how many collectives policies that decide by themselves re-routed and re-embedded")
+        what = "policies that decide by themselves re-routed and re-embedded"
+        yield from ("", f"before how many collectives after the first one {what}")
     for result, point, (rerouted, reembedded) in deciding:
-        of = f"of {point.summary.collectives:,}"
+        of = f"of {point.summary.collectives - (0 in result.config.collective.numbers):,}"
         what = f"re-routed {rerouted:,}, re-embedded {reembedded:,} {of}"
         yield f"{result.engine}, {result.config.label}, {point.mode}: {what}"
 
@@ -775,12 +776,20 @@ def _fifo_cell(cell: Callable[[Fifo], str]) -> "_Cell":
 
 
 def _reconfiguration(point: PointResult) -> str:
-    """Return the mean time of a point's reconfigurations and how many they were: a mode that keeps its rings and paths
-    has one, the opening of its connections, which takes the longest."""
-    if point.reconfigure_s is None:
+    """Return the time of a point's first reconfiguration, which opens all connections, and the mean time of those that
+    changed something, with how many they were, and how often paths changed if they did, but not each time."""
+    if point.changes is None:
         return ""
-    count = point.reconfigurations
-    return f"{_ms_of(point.reconfigure_s)}, {'once' if count == 1 else f'{count:,} times'}"
+    first_s, count, of_paths = point.changes.first_s, point.changes.count, point.changes.of_paths
+    told = [f"{_ms_of(first_s)} at first"] * (first_s is not None)
+    if count:
+        paths = f", paths {_times(of_paths)}" * (0 < of_paths < count)
+        told.append(f"{_ms_of(point.changes.mean_s)}, {_times(count)}{paths}")
+    return "; ".join(told)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 _Cell = Callable[[ConfigResult, PointResult], str]

@@ -305,6 +305,11 @@ class Scenario:
         is_spread = self.fabric.routing == "ecmp" and len(self.fabric.gpus_per_site) > 1
         return tuple(mode for mode in self.run.modes if is_spread and not self.mode(mode).reroutes)
 
+    @property
+    def chooses_rings(self) -> bool:
+        """Whether any of the run's modes may re-embed."""
+        return any(self.mode(mode).reembeds for mode in self.run.modes)
+
     @cached_property
     def columns(self) -> Mapping[str, Any]:
         """The columns that results have for swept values, in addition to those that all results have."""

@@ -288,8 +288,8 @@ CROSSING = [
                 ([size(1)], {"base": 1.0, "joint": 0.9}),
                 ([size(8)], {"base": noisy(1, 1, 20), "joint": noisy(0.7, 2, 20)}),
             ],
-            f"joint is fastest at 1 of 2 (1 MB), 10.0 % below base {ALIKE}; joint has the lowest mean at 1 of 2 "
-            "(8 MB), 30.1 % below base (too few collectives for an interval: 60 or more).",
+            f"joint is fastest at 1 MB, 10.0 % below base {ALIKE}; joint has the lowest mean at "
+            "8 MB, 30.1 % below base (too few collectives for an interval: 60 or more).",
             id="enough collectives at some only",
         ),
         pytest.param(
@@ -427,10 +427,23 @@ def test_a_difference_that_many_comparisons_may_show_by_chance_is_told():
 
 def test_comparisons_of_all_configurations_count():
     pairs = [([size(mb)], {"base": noisy(1, 1), "joint": noisy(0.99, 2)}) for mb in range(1, 8)]
-    assert said(pairs).endswith("for all 7 together, joint cannot be told from base at 7 of 7.")
+    assert said(pairs).endswith("for all 7 together, joint cannot be told from base at all 7.")
     tied = [([size(8)], {"base": noisy(1, 1), "joint": noisy(1, 3)})]
     assert said([*pairs[:6], *tied]).endswith("for all 7 together, joint cannot be told from base at 6 more of 7.")
     assert "together" not in said(pairs[:1])
+    few = said([*pairs[:2], *(([size(mb)], {"base": noisy(2, 1), "joint": noisy(1, 2)}) for mb in range(3, 9))])
+    assert few.endswith("for all 8 together, joint cannot be told from base at 1 MB and 2 MB.")
+
+
+def test_nothing_is_said_to_be_no_different_from_itself():
+    """Where the best differs, each is told with what it cannot be told from."""
+    near, far = (1, 0.99), (2, 3)
+    cases = [
+        ([size(mb)], {"base": noisy(base, 1), "joint": noisy(joint, 2), "wan": noisy(4, 3)})
+        for mb, (base, joint) in enumerate([near, near[::-1], near, *[far] * 4], start=1)
+    ]
+    text = said(cases).partition("together, ")[2]
+    assert text == "joint cannot be told from base at 1 MB and 3 MB and base cannot be told from joint at 2 MB."
 
 
 def test_a_point_that_nothing_is_compared_with_is_told_alone():

@@ -1,18 +1,59 @@
 """Notes before a run: what is the same of several configurations is told once."""
 
 from analysis.statistics.shared_link_notes import greedy_notes, notes
+from tests.fakes.runs import ended
 
 RINGS = {"8 GPUs, ring": {"base": (), "wan": ()}}
 TREES = {"8 GPUs, tree": {"base": ("a>b",), "wan": ("a>b", "c>d", "e>f")}}
 MESHES = {"8 GPUs, mesh": {"base": ("a>b",), "wan": ("a>b", "c>d", "e>f")}}
 
+CLASSES = """
+[collective]
+count = 3
+[run]
+modes = ["base"]
+[[class]]
+name = "gold"
+priority = 0
+[[job]]
+name = "inference"
+ranks = [0, 1, 4, 5]
+class = "gold"
+[[job]]
+name = "training"
+ranks = [2, 3, 6, 7]
+"""
+
+
+def told(links, has_classes=False):
+    return [(label, by_mode, has_classes) for label, by_mode in links.items()]
+
+
+def test_the_notes_of_flows_in_classes_tell_that_priorities_come_first():
+    (note,) = notes(told(TREES, has_classes=True))[:1]
+    assert note == (
+        "flows can share links, and the model serves their classes in the order of priority on WAN links, and gives "
+        "flows of one class max-min fair shares: a>b in base, and a>b, c>d and 1 more in wan"
+    )
+    mixed = notes([*told(TREES, has_classes=True), *told(MESHES)])
+    assert len(mixed) == 2 and [("priority" in one, one.count("mesh")) for one in mixed] == [(True, 0), (False, 1)]
+
+
+def test_a_run_with_classes_tells_what_the_model_does_with_them(tmp_path):
+    (tmp_path / "classes.toml").write_text(CLASSES)
+    _, notes_of_run = ended("classes.toml", "--engine", "model", "--out", tmp_path / "run", cwd=tmp_path)
+    page = (tmp_path / "run/report.html").read_text()
+    for text in (notes_of_run, page):
+        assert "the model serves their classes in the order of priority on WAN links" in text
+        assert "the model gives them max-min" not in text
+
 
 def test_links_that_flows_share_are_one_note_with_the_configurations_that_have_the_same():
-    assert notes(RINGS.items()) == ()
-    assert notes([("8 GPUs, tree", {"base": ("a>b",), "wan": ("a>b",)})]) == (
+    assert notes(told(RINGS)) == ()
+    assert notes([("8 GPUs, tree", {"base": ("a>b",), "wan": ("a>b",)}, False)]) == (
         "in base and wan flows can share the link a>b: the model gives them max-min fair shares",
     )
-    (note,) = notes((RINGS | TREES | MESHES).items())
+    (note,) = notes(told(RINGS | TREES | MESHES))
     assert note == (
         "flows can share links, and the model gives them max-min fair shares: a>b in base, and a>b, c>d and 1 more in "
         "wan (tree; mesh)"
@@ -21,7 +62,7 @@ def test_links_that_flows_share_are_one_note_with_the_configurations_that_have_t
 
 def test_twenty_configurations_have_one_note_with_the_first_of_them():
     many = {f"8 GPUs, tree {number}": {"base": (f"a>{number}",)} for number in range(20)}
-    (note,) = notes(many.items())
+    (note,) = notes(told(many))
     assert "a>5 in base (tree 5) and 14 more" in note and len(note) < 400
 
 

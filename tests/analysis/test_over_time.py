@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,27 @@ def test_a_late_fault_moves_the_window_and_is_marked():
     numbers = {int(row["collective"]) for row in rows}
     assert (min(numbers), max(numbers)) == (980, 1179)
     assert "a fault is in force" in svg and "Collectives 980 to 1,179 of 2,000." in svg
+
+
+@pytest.mark.parametrize(
+    ("engine", "emulated", "said"),
+    [
+        ("emulation", '"18-28"', "Collectives 18 to 28 of 40."),
+        ("both", '"18-28"', "Collectives 18 to 28 of 40."),
+        ("both", "7", "Collectives 0 to 6 of 40."),
+        ("both", "40", None),
+        ("emulation", "7", None),
+        ("model", "7", None),
+    ],
+)
+def test_what_is_drawn_is_told_among_the_collectives_of_the_run(testbeds, engine, emulated, said):
+    testbeds(FakeTestbeds())
+    options = [word for one in (f"collective.emulated={emulated}", "collective.count=40") for word in ("--set", one)]
+    options += ["--set", "conditions.sampler=markov", "--no-report", "--out", "out"]
+    run("--engine", engine, "--modes", "base", *options)
+    draw("out")
+    _, svg = drawn()
+    assert re.findall(r"Collectives [\d,]+ to [\d,]+ of [\d,]+\.", svg) == [said] * (said is not None)
 
 
 def test_conditions_by_time_show_every_row_in_force_and_independent_draws_have_no_such_figure():

@@ -151,6 +151,17 @@ def test_a_gain_whose_ratio_may_be_zero_has_no_interval() -> None:
     assert math.isnan(found.low) and math.isnan(found.high)
 
 
+@pytest.mark.parametrize(("blocks", "has_interval"), [(6, False), (40, True)])
+def test_a_gain_whose_interval_would_reach_past_the_whole_time_has_none(blocks: int, has_interval: bool) -> None:
+    """Of six blocks, one with much longer times outweighs all others; of forty, the others still tell their share."""
+    base = np.ones(blocks * 20)
+    mode = np.where(np.arange(blocks * 20) < 20, 0.2, 1.0) + np.linspace(0, 0.01, blocks * 20)
+    found = gain(series(base * np.where(np.arange(base.size) < 20, 4.0, 1.0), 20), series(mode, 20))
+    assert (found.why == "") is has_interval
+    assert has_interval or (found.why == FEW_BLOCKS and math.isnan(found.low) and math.isnan(found.high))
+    assert not has_interval or found.high - found.low < 1
+
+
 def test_missing_intervals_are_explained_once_for_each_reason() -> None:
     base, mode = series(np.arange(1.0, 60.0)), series(np.arange(2.0, 61.0))
     found = [("base", summarise(base).mean_s), ("joint", summarise(mode).mean_s), ("joint", gain(base, mode))]

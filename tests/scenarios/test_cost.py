@@ -127,6 +127,45 @@ def test_counted_reconfiguration_time_is_added_to_the_completion_time() -> None:
     assert (with_cost["wan"]["reconfigure_s"][1:] == 0).all()
 
 
+def test_only_reconfigurations_that_changed_something_are_counted(tmp_path):
+    """The oracle compares the stored rings and paths of consecutive collectives, and looks at the stored times."""
+    text = """
+        [conditions]
+        sampler = "markov"
+        wan_delay = "10 ms"
+        [collective]
+        count = 120
+        [control]
+        counted = true
+        delay = "1 ms"
+    """
+    (tmp_path / "lasting.toml").write_text(text)
+    points = answer(tmp_path / "json", "lasting.toml", "--engine", "model")["points"]
+    stored = rows(tmp_path / "json")
+    for point in points:
+        here = stored[stored["mode"] == point["mode"]].reset_index()
+        rings, paths = ([list(one) for one in here[name]] for name in ("ring", "paths"))
+        changed = [k for k in range(1, 120) if rings[k] != rings[k - 1] or paths[k] != paths[k - 1]]
+        times_s = here.reconfigure_s.to_numpy()
+        assert point["first_reconfigure_s"] == times_s[0] > 0.05
+        assert point["reconfigurations"] == len(changed)
+        assert point["mean_reconfigure_s"] == (pytest.approx(times_s[changed].mean()) if changed else None)
+        moved = [k for k in changed if sorted(paths[k]) != sorted(paths[k - 1]) or rings[k] == rings[k - 1]]
+        assert point["path_changes"] == len(moved)
+    by_mode = {one["mode"]: one for one in points}
+    assert by_mode["ccl"]["path_changes"] == by_mode["base"]["path_changes"] == 0
+    assert 0 < by_mode["wan"]["path_changes"] < 119  # for every collective it chooses, but not other paths
+    assert by_mode["joint"]["path_changes"] < by_mode["joint"]["reconfigurations"]
+    said, _ = ended("lasting.toml", "--engine", "model", "--out", tmp_path / "told", cwd=tmp_path)
+    wan, joint = by_mode["wan"], by_mode["joint"]
+    lines = [line.strip() for line in said.splitlines()]
+    assert any(line.endswith(f" at first; 2.000, {wan['reconfigurations']} times") for line in lines)
+    mean = f"{joint['mean_reconfigure_s'] * 1e3:.3f}, {joint['reconfigurations']} times"
+    assert any(line.endswith(f"{mean}, paths {joint['path_changes']} times") for line in lines)
+    page = (tmp_path / "told" / "report.html").read_text()
+    assert f">{joint['mean_reconfigure_s'] * 1e3:.3f}</td>" in page
+
+
 def test_reconfiguration_times_do_not_depend_on_how_a_run_is_split_into_parts() -> None:
     (setting,) = scenario_of(WORDS).configurations()
     conditions = conditions_of(setting)

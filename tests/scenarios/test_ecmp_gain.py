@@ -34,13 +34,13 @@ def test_the_gains_of_ecmp_are_those_of_runs_with_each_hash_seed(tmp_path):
     )
 
 
-def told(*gains, at=(), collectives=81, intact=False):
+def told(*gains, at=(), collectives=81, intact=False, outcomes=8):
     """Return the gains of a configuration with these values of swept keys, of which the last one holds for all further
     hash seeds."""
     setting = Setting(index=0, label="", kind="allgather", at=at, modes=("base", "wan"), baseline={})
     spread = (*gains, *gains[-1:] * (8 - len(gains)))
     intervals = tuple(Interval(value=gain, low=gain - 0.012, high=gain + 0.008) for gain in spread)
-    return EcmpGain(setting=setting, intervals=intervals, collectives=collectives, intact=intact)
+    return EcmpGain(setting=setting, intervals=intervals, collectives=collectives, intact=intact, outcomes=outcomes)
 
 
 def delay(ms):
@@ -96,7 +96,7 @@ def test_fewer_collectives_and_faults_that_are_left_out_are_told():
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (20, "the first 20 collectives, too few collectives for an interval;"),
+        (20, "the first 20 collectives, without intervals: too few collectives for an interval;"),
         (100, r"each to within (\d\.\d) points, 95 % interval;"),
     ],
 )
@@ -116,6 +116,37 @@ def test_the_noise_of_each_gain_is_told_or_why_it_is_not_known(count, said):
         interval = found.intervals[0]
         assert (interval.high - interval.low) / 2 == pytest.approx(half, rel=0.1)
         assert 100 * half < 1.3 * float(points)
+
+
+@pytest.mark.parametrize(("stay", "has_intervals"), [(2, True), (10, False), (40, False)])
+def test_conditions_that_last_leave_too_few_independent_blocks(tmp_path, stay, has_intervals):
+    """A stay of 10 collectives makes blocks of 30 * 9 (the rule of `series_of`): fewer than 8 of 2,000 collectives."""
+    keys = (
+        "[conditions]\nsampler = 'markov'\nmean_stay = {}\n[collective]\ncount = 2000\n[run]\nmodes = ['base', 'wan']"
+    )
+    (tmp_path / "lasting.toml").write_text(keys.format(stay))
+    why = "too few independent blocks of collectives for an interval"
+    (told,) = answer(tmp_path / "results", "lasting.toml", "--engine", "model")["ecmp"]
+    assert told["no_interval"] == (None if has_intervals else why)
+    assert [end is not None for end in told["gains_low"] + told["gains_high"]] == [has_intervals] * 16
+    assert len(told["gains"]) == 8 and told["outcomes"] == len({*told["gains"]})
+    said, _ = ended("lasting.toml", "--engine", "model", "--out", tmp_path / "again", cwd=tmp_path)
+    (line,) = (line for line in said.splitlines() if line.startswith("ECMP alone"))
+    assert (f"the first 2,000 collectives, without intervals: {why};" in line) is not has_intervals
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        ((8,), "(8 hash seeds, timing"),
+        ((5,), "(8 hash seeds with 5 different outcomes, timing"),
+        ((1,), "(8 hash seeds with the same outcome, timing"),
+        ((6, 8), "(8 hash seeds with 6 to 8 different outcomes, timing"),
+    ],
+)
+def test_hash_seeds_that_give_the_same_paths_count_once(outcomes, said):
+    (_, line) = lines_of([told(0.1, outcomes=one) for one in outcomes])
+    assert said in line
 
 
 def test_seeds_of_the_conditions_are_pooled():

@@ -10,7 +10,7 @@ import pytest
 from analysis.statistics.contests import differing_words
 from scenarios.spec import ScenarioError
 from scenarios.spec.keys import KEYS
-from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.load import Override, load_scenario, scenario_of
 from tests.fakes.commands import run
 from tests.scenarios.test_key_ends import LONG, REFUSED, configuration
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -219,3 +219,11 @@ def test_the_answer_tells_how_the_mean_goes_along_a_quantity_but_not_along_seeds
     values = ["--set", "collective.kind=broadcast", "--set", "fabric.routing=ecmp", "--set", "fabric.border_routers=2"]
     run("--engine", "model", "--modes", "base", "--collectives", 40, *values, "--sweep", f"{key}=1,2,9", "--no-report")
     assert ("the mean rises" in (out := capsys.readouterr().out) or "the mean falls" in out) is is_quantity
+
+
+@pytest.mark.parametrize(
+    ("modes", "is_told"), [(("base",), False), (("base", "wan"), False), (("base", "ccl"), True), (("joint",), True)]
+)
+def test_the_objective_of_a_ring_is_told_where_a_mode_chooses_rings(modes, is_told):
+    (config,) = scenario_of(f"[collective]\nring = 'slowest edge'\n[run]\nmodes = {[*modes]}\n").configurations()
+    assert ("ring slowest edge" in config.label) is is_told

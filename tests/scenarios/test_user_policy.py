@@ -347,19 +347,40 @@ def test_knowledge_of_all_modes_that_cannot_be_is_refused_or_told(text, said):
         assert any(said in note for note in notes), notes
 
 
+@pytest.mark.parametrize(
+    ("modes", "options", "is_told"),
+    [
+        ("base,wan,mine", (), True),
+        ("base,wan,joint,mine", (), True),
+        ("base,wan,mine", ("--set", "control.counted=true"), False),
+        ("base,ccl,mine", (), False),
+        ("base,wan", (), False),
+    ],
+)
+def test_a_policy_that_saves_changes_which_cost_nothing_is_told_so_once(tmp_path, modes, options, is_told):
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number == 0, False\n")
+    function = ("--policy", "mine.py:mine") if "mine" in modes else ()
+    given = ("--engine", "model", "--modes", modes, "--collectives", 3, "--sweep", "conditions.wan_delay=1 ms,2 ms")
+    _, notes = ended(*given, *function, *options, "--dry-run", cwd=tmp_path)
+    told = [line for line in notes.splitlines() if "changes cost nothing here, as control.counted is false" in line]
+    assert len(told) == is_told
+    always = "wan and joint" if "joint" in modes else "wan"
+    assert all(f"for mine to decide, and paths are re-chosen for every collective in {always}:" in one for one in told)
+
+
 def test_how_often_a_policy_that_decides_by_itself_has_chosen_is_told_everywhere(tmp_path):
     """It wants paths before 3 collectives and a placement, which needs paths, before another one."""
     (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number in (0, 4, 7), now.number == 9\n")
     options = ("--engine", "model", "--modes", "base,joint,mine", "--policy", "mine.py:mine", "--collectives", 20)
     said, _ = ended(*options, "--out", tmp_path / "told", cwd=tmp_path)
-    (line,) = [line for line in said.splitlines() if "re-embedded 1 of 20" in line]
-    assert ", mine: re-routed 4," in line
+    (line,) = [line for line in said.splitlines() if "re-embedded 1 of 19" in line]
+    assert ", mine: re-routed 3," in line
     page = (tmp_path / "told/report.html").read_text()
     (choices,) = re.findall(r"<h2>Choices</h2>.*?</table>", page, re.DOTALL)
-    assert re.findall(r">([^<>\n]*)</td>", choices)[-4:] == ["mine", "20", "4", "1"] and "joint" not in choices
+    assert re.findall(r">([^<>\n]*)</td>", choices)[-4:] == ["mine", "19", "3", "1"] and "joint" not in choices
     points = answer(tmp_path / "json", *options)["points"]
     assert {one["mode"]: (one.get("rerouted"), one.get("reembedded")) for one in points} == {
         "base": (None, None),
         "joint": (None, None),
-        "mine": (4, 1),
+        "mine": (3, 1),
     }
