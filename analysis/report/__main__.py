@@ -122,6 +122,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         baseline=over[0] if len(over) == 1 else "the baseline",
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),
+        measured=any(one.engine == "emulation" for one in all_points),
         percentage=percentage,
         sharing=(
             *notes((one.label, one.shared_links) for one in configurations),

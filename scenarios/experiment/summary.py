@@ -203,9 +203,10 @@ def firsts_of(collectives: "pd.DataFrame", transfers: "pd.DataFrame") -> dict[Po
     }
 
 
-def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator["pd.DataFrame"]:
-    """Return the measured rows without injected faults, for the fidelity."""
-    return (rows[rows["undisturbed"]] for point, rows in stored.items() if point.engine != "model")
+def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> tuple[list["pd.DataFrame"], list["pd.DataFrame"]]:
+    """Return the measured rows for the fidelity: those that no fault disturbed, and the others."""
+    measured = [rows for point, rows in stored.items() if point.engine != "model"]
+    return [rows[rows["undisturbed"]] for rows in measured], [rows[~rows["undisturbed"]] for rows in measured]
 
 
 def results_of(
