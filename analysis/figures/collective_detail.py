@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.figures.faults_in_force import FaultInForce, dead_cables, dead_links, declared, of_point, slowed_bps
+from analysis.figures.faults_in_force import dead_cables, dead_links, of_point, slowed_bps
 from analysis.figures.run_points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
 from analysis.model import fluid
 from analysis.model.max_plus import Cost, Hop, Step, Times, critical_path, seconds_by_link, times
 from analysis.results.reader import Run
+from analysis.statistics.declared_faults import DeclaredFault, declared
 from analysis.statistics.transfer_times import times_of
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError, list_all
@@ -258,7 +259,7 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
     return collectives
 
 
-def links_in_use(configuration: Configuration, rows: Any, faults: Sequence[FaultInForce]) -> Counter[int]:
+def links_in_use(configuration: Configuration, rows: Any, faults: Sequence[DeclaredFault]) -> Counter[int]:
     """Return in how many of these collectives, rows of a point with these faults, each logical link or port is on a
     flow's path.
 
@@ -301,7 +302,7 @@ def _collective(
     schedule: Schedule,
     transfers: Any,
     conditions: tuple[Floats, Floats],
-    faults: Sequence[FaultInForce],
+    faults: Sequence[DeclaredFault],
 ) -> Collective | None:
     """Return the collective of a row of the table of collectives, or None if it does not fit these conditions.
 
@@ -389,7 +390,7 @@ def _struck(configuration: Configuration, number: int, flows: Sequence[Flow]) ->
     """Return the flows whose paths lose a link while collective `number` runs, by index: the fault in the scenario's
     words, and its instant in s since the collective's beginning. Of several faults the first counts."""
     links, struck = links_in_grain(configuration.fabric).all, dict[int, tuple[str, float]]()
-    for fault in declared(configuration):
+    for fault in declared(configuration.values.get("fault")):
         (a, b), after_s = fault.ends, fault.after_s
         if after_s is None or not a or fault.first != number:
             continue

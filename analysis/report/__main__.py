@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyarrow import compute
 from pyarrow.csv import write_csv
 
-from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
+from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of, without_words
 from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
 from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of, settings_of
@@ -119,6 +119,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
             settings_of(points), {(one.engine, _place(one)): one.series for one in all_points}, _job_times(run, points)
         ),
         drawn=drawn_sentence((one.fabric, one.conditions) for one in configurations),
+        without=without_words(points),
         baseline=over[0] if len(over) == 1 else "the baseline",
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),

@@ -27,6 +27,7 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.contests import MODE, Place, Setting, baselines_of, contests_of
+from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
@@ -606,8 +607,8 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Another one tells
-    which rates are random."""
+    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell which
+    rates are random, and which faults predicted times are without."""
     times = {
         (result.engine, Place(result.index, mode)): series
         for result in results
@@ -622,7 +623,9 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     }
     configs = {result.index: result.config for result in results}
     drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
-    return f"{answer(_settings_of(results), times, jobs)} {drawn}".strip()
+    modelled = (plain_values(result.config)["fault"] for result in results if result.engine == "model")
+    parts = answer(_settings_of(results), times, jobs), drawn, unmodelled_sentence(modelled)
+    return " ".join(filter(None, parts))
 
 
 def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> str:
