@@ -381,7 +381,8 @@ def as_json(
     unmeasured: str | None = None,
     ecmp: Sequence[EcmpGain] = (),
 ) -> str:
-    """Return one JSON object on one line: the run's folder, its points, and its fidelity if something was measured.
+    """Return one JSON object on one line: the run's folder, its points, the answer of `as_sentence` if a point was
+    finished, and its fidelity if something was measured.
 
     A point's `critical_path` divides the predicted time of its first collective into seconds by link; for training,
     `link_bytes` are the bytes that this collective sends over each link. `unmeasured` is why nothing was measured,
@@ -398,7 +399,8 @@ def as_json(
         for result in results
         for point in result.points
     ]
-    answer: dict[str, Any] = {"run": run, "points": points}
+    said = {"answer": as_sentence(results)} if results else {}
+    answer: dict[str, Any] = {"run": run} | said | {"points": points}
     if fidelity is not None:
         numbers = {name: value for name, value in asdict(fidelity).items() if value is not None}
         answer["fidelity"] = numbers | {"holds": fidelity.holds, "warnings": list(fidelity.warnings)}
