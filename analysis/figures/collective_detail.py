@@ -8,7 +8,7 @@ again from the run's seed and checked against the stored times. Other modules do
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.figures.faults_in_force import dead_cables, dead_links, of_point, slowed_bps
+from analysis.figures.faults_in_force import dead_cables, dead_links, failing_links, of_point, slowed_bps
 from analysis.figures.run_points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
 from analysis.model import fluid
@@ -29,6 +29,7 @@ from topologies.errors import ConditionsError, list_all
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
 from topologies.fabric.ports import SharedLinks, links_in_grain
+from topologies.units import format_delay
 
 Floats = npt.NDArray[np.float64]
 
@@ -146,7 +147,8 @@ class Collective:
     `costs` are the seconds of the critical path by link, or by the fault that cut a link under a flow, largest first.
     `rows` are the indices of the flows in display order. `spans` are the predicted rates over time of each transfer of
     the flows that are `shown`, by its index, if flows share links. `faults` are those in force when it began or while
-    it ran, in the scenario's words.
+    it ran, in the scenario's words. `failing` are the links or ports that went down while it ran, and
+    after how many seconds.
     """
 
     configuration: Configuration
@@ -163,6 +165,7 @@ class Collective:
     rates_bps: Floats
     delays_s: Floats
     faults: tuple[str, ...] = ()
+    failing: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def shown(self) -> list[int]:
@@ -185,6 +188,11 @@ class Collective:
         """The mode and the completion time in words."""
         time = f"{self.completion_s * 1e3:,.4g} ms{'' if self.measured else ' (predicted)'}"
         return f"{MODE_STYLES[self.mode].label}: {time}"
+
+    @property
+    def failing_words(self) -> str:
+        """How long after its beginning links went down: "3 ms", "1 ms and 3 ms"."""
+        return list_all([format_delay(after_s) for after_s in sorted({*self.failing.values()})])
 
     def gpu(self, rank: int) -> str:
         """Return the name of a rank's GPU."""
@@ -359,6 +367,7 @@ def _collective(
         rates_bps=rates_bps,
         delays_s=conditions[1],
         faults=tuple(one.what for one in faults if one.first <= row["collective"] < one.end),
+        failing=failing_links(configuration.fabric, faults, int(row["collective"])) if measured else {},
     )
 
 

@@ -41,12 +41,23 @@ def _shortened(fault: DeclaredFault, lost: Sequence[tuple[int, int, int]], *, is
 
 def dead_cables(fabric: Fabric, faults: Sequence[DeclaredFault], number: int) -> Cables:
     """Return the cables that are down when a collective begins."""
-    dead = NO_CABLES
-    for fault in faults:
-        a, b = fault.ends
-        if a and fault.begun_by(number):
-            dead |= {cable(a, b)} if b else cables_of(fabric, a)
-    return dead
+    return NO_CABLES.union(*(_cables(fabric, fault) for fault in faults if fault.begun_by(number)))
+
+
+def failing_links(fabric: Fabric, faults: Sequence[DeclaredFault], number: int) -> dict[int, float]:
+    """Return the links or ports, by index, over cables that go down while a collective runs, and after how many seconds
+    of it they do."""
+    dead, found = dead_cables(fabric, faults, number), dict[int, float]()
+    for fault in sorted(faults, key=lambda one: -(one.after_s or 0.0)):
+        if fault.after_s is not None and fault.first == number:
+            found |= dict.fromkeys(dead_links(fabric, _cables(fabric, fault) - dead), fault.after_s)
+    return found
+
+
+def _cables(fabric: Fabric, fault: DeclaredFault) -> Cables:
+    """Return the cables that a fault takes down."""
+    a, b = fault.ends
+    return cables_of(fabric, a) if not b else frozenset({cable(a, b)})
 
 
 def slowed_bps(fabric: Fabric, faults: Sequence[DeclaredFault], number: int, rates_bps: Floats) -> Floats:

@@ -76,9 +76,8 @@ def unmodelled_sentence(tables: Iterable[Iterable[Mapping[str, Any]] | None]) ->
 def _missing(fault: DeclaredFault) -> str:
     """Return what the model has not of a fault; "" if it has all of it."""
     if not fault.is_modelled:
-        return (
-            f"{fault.what} {'in' if fault.lasts <= 1 else 'from'} collective {fault.first:,}{' on' * (fault.lasts > 1)}"
-        )
+        number = f"collective {fault.first:,}"
+        return f"{fault.what} in {number}" if fault.lasts <= 1 else f"{fault.what} from {number} on"
     if fault.after_s is None:
         return ""
     rest = "" if fault.lasts <= 1 else f" (they have it from collective {fault.first + 1:,} on)"
