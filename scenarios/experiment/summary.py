@@ -28,7 +28,7 @@ from analysis.statistics.claims import (
 )
 from analysis.statistics.contests import MODE, Place, Setting, baselines_of, contests_of
 from analysis.statistics.declared_faults import unmodelled_sentence
-from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_costs
+from analysis.statistics.fault_costs import RECOVERY, FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.job_times import series_of_jobs
@@ -721,6 +721,8 @@ def _fault_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     for one in struck:
         yield f"{one.engine}, {one.label}, {one.mode}:"
         yield from (f"  {fault.words}" for fault in one.faults)
+    if any(one.recovered_s is not None for each in struck for fault in each.faults for one in fault.results):
+        yield f"({RECOVERY})"
 
 
 def _delivery(transfer: Mapping[str, Any]) -> str:

@@ -37,7 +37,11 @@ def having(**values):
             having(recovered_s=1e-6, cost_s=-0.021117, error_s=1e-5),
             "recovered after 1 us, cost -21.12 ms (negative: the other paths happened to be faster)",
         ),
-        (having(recovered_s=1e-6, cost_s=-9e-6, error_s=1e-5), "recovered after 1 us, cost about 0"),
+        (
+            having(recovered_s=1e-6, cost_s=-9e-6, error_s=1e-5),
+            "without effect: nothing was sent again, cost about 0",
+        ),
+        (having(recovered_s=1e-6, cost_s=-9e-6, error_s=1e-5, bytes_again=9), "recovered after 1 us, cost about 0"),
         (having(recovered_s=1e-6, cost_s=11e-6, error_s=1e-5), "recovered after 1 us, cost 11 us"),
         (having(outcome="masked"), "masked"),
         (having(outcome="masked", cost_s=1e-12), "masked, cost about 0"),
