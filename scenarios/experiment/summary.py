@@ -18,7 +18,7 @@ import numpy.typing as npt
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
 from analysis.results.reader import choices_of
 from analysis.results.rows import Point
-from analysis.statistics.answer import answer
+from analysis.statistics.answer import answer, winners
 from analysis.statistics.claims import (
     ABOUT,
     PAPER_JOINT_GAIN,
@@ -30,6 +30,7 @@ from analysis.statistics.contests import MODE, Place, Setting, baselines_of, con
 from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.fault_costs import RECOVERY, FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
+from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.number_words import bracketed, fixed
@@ -626,8 +627,21 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     configs = {result.index: result.config for result in results}
     drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
     modelled = (plain_values(result.config)["fault"] for result in results if result.engine == "model")
-    parts = answer(_settings_of(results), times, jobs), drawn, unmodelled_sentence(modelled)
-    return " ".join(filter(None, parts))
+    settings = _settings_of(results)
+    grain = grain_sentence(
+        winners(settings, times),
+        lambda index: configs[index].workload.algorithm,
+        lambda index: _most_at_a_time(configs[index]),
+    )
+    return " ".join(filter(None, [answer(settings, times, jobs), drawn, grain, unmodelled_sentence(modelled)]))
+
+
+def _most_at_a_time(config: Scenario) -> int:
+    if config.fabric.grain == "physical":
+        return 0
+    schedule = config.workload.schedule
+    transfers = ((one.flow, one.after) for one in schedule.transfers)
+    return most_at_a_time([*zip(*schedule.ends, strict=True)], transfers, config.fabric.gpus_per_site)
 
 
 def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> str:
