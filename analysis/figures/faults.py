@@ -87,7 +87,7 @@ def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:
     unit_s, unit = time_unit(float(np.nanmax(np.abs(costs_s))))
     for y, (row, cost_s) in enumerate(zip(shown.itertuples(index=False), costs_s, strict=True)):
         cost, style = cost_s / unit_s, MODE_STYLES[row.mode]
-        words = row.outcome.partition(":")[0] if math.isnan(cost_s) else f"{cost:,.4g}"
+        words = row.outcome.partition(":")[0] if math.isnan(cost_s) else f"{cost:,.3f}"
         if not math.isnan(cost_s):
             axes.barh(y, cost, 0.6, color=style.colour, hatch=style.hatch, edgecolor=INK, linewidth=0.6)
         where: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}

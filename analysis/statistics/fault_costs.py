@@ -40,7 +40,7 @@ class FaultResult:
     """A fault of a point: its index in the scenario (-1 if no fault was declared), what it was, in which collective,
     how it ended, after how long it was detected and recovered from, and what it cost; s, None for never or not known.
 
-    `bytes_again` were sent again because of it. `error_s` is how far the cost may be off, as far as the point's
+    `error_s` is how far the cost may be off, as far as the point's
     predictions are; `collectives` is in how many collectives the predicted cost arises, if it is not that of all.
     """
 
@@ -53,7 +53,6 @@ class FaultResult:
     cost_s: float | None = None
     error_s: float | None = None
     collectives: int | None = None
-    bytes_again: int = 0
 
     @property
     def words(self) -> str:
@@ -86,9 +85,8 @@ class FaultCost:
         if is_predicted:
             return UNPREDICTED if cost is None else f"predicted cost {cost}{some_collectives(first.collectives)}"
         counts = Counter(one.outcome for one in self.results)
-        is_cut, again = first.what.endswith(_DOWN), any(one.bytes_again for one in self.results)
-        if is_cut and {*counts} == {_RECOVERED} and not again and cost is not None and cost.startswith(_NOTHING):
-            return f"without effect: nothing was sent again, cost {cost}"
+        if first.what.endswith(_DOWN) and {*counts} == {_RECOVERED} and (cost or "").startswith(_NOTHING):
+            return f"without effect on the time, cost {cost}"
         outcomes = [
             f"{outcome} with {_seeds(count)}" if len(counts) > 1 else outcome for outcome, count in counts.items()
         ]
@@ -160,7 +158,7 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
         for name in ("detected_s", "recovered_s", "cost_s"):
             value = record[name]
             values[name] = None if value is None or math.isnan(value) else value
-        values |= {"collectives": record["cost_collectives"] or None, "bytes_again": int(record["bytes_again"])}
+        values["collectives"] = record["cost_collectives"] or None
         found[point] = (*found.get(point, ()), FaultResult(**values))
     return found
 
