@@ -218,7 +218,14 @@ def test_a_sweep_that_ends_early_tells_and_keeps_what_was_measured(
             raise errors[-1]
         values = {"conditions.wan_delay_s": (number + 1) / 1e3}
         result = {"configuration": number + 1, "label": points[number][0].label, "values": values, "ranks": [rank]}
-        result |= {"links": [], "steps": [], "script_steps": None, "step_s": 0.5 + number, "tokens_per_s": None}
+        result |= {
+            "links": [],
+            "steps": [],
+            "script_steps": None,
+            "step_s": 0.5 + number,
+            "step_count": 3,
+            "tokens_per_s": None,
+        }
         return program_command._Ran(result | {"run_s": 7.0 + number}, [], [])
 
     monkeypatch.setattr(program_command, "_run_in", run_in)
