@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -44,6 +44,7 @@ from analysis.figures.run_points import Configuration, FigureError, Points, conf
 from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
 from analysis.statistics.contests import shared_words
+from analysis.statistics.declared_faults import unmodelled_sentence
 from topologies.command_line import CommandParser
 from topologies.heartbeat import heartbeat
 from topologies.linux import begin_worker
@@ -92,6 +93,7 @@ def tasks_of(
     if number < 0:
         raise FigureError(f"{run.path} has no collective {collective}; allowed: 0 or more")
     has_budget = any(one.values.get("collective.budget") for one in configurations)
+    noted = partial(_noted, without_words(points))
     tasks: list[Task] = [partial(budget.picture, name, groups, pooled)] if has_budget else []
     tasks += [partial(comparison.picture, name, group, pooled) for group in groups]
     tasks += [partial(periods.picture, name, group, pooled) for group in periods.groups_of(repeated)]
@@ -104,13 +106,16 @@ def tasks_of(
     if any(one.kind == "training" for one in configurations):
         tasks += [partial(training.iteration_times, axis, name, configurations, points) for axis in training.AXES]
     tasks += [partial(busbw.picture_of, name, group, pooled) for group in busbw.groups_of(repeated)]
+    tasks = [*map(noted, tasks)]
     if any(point.engine == "emulation" for point in points.values()):
         tasks.append(partial(fidelity.picture, name, points, run.jobs))
     tasks += [
-        partial(cdf.picture, part, group, here, pooled) for group in groups for part, here in cdf.parts_of(name, group)
+        noted(partial(cdf.picture, part, group, here, pooled))
+        for group in groups
+        for part, here in cdf.parts_of(name, group)
     ]
     with_time = [one for one in configurations if over_time.is_drawn(one)]
-    tasks += [partial(over_time.picture, name, run, points, one) for one in with_time[:_MAX_OVER_TIME]]
+    tasks += [noted(partial(over_time.picture, name, run, points, one)) for one in with_time[:_MAX_OVER_TIME]]
     if len(faults.measured(run)):
         tasks.append(partial(faults.picture, name, run))
     configuration = configurations[setting]
@@ -130,6 +135,22 @@ def tasks_of(
     elif (setting, collective) not in ((0, None), (0, 0)):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return tasks
+
+
+def without_words(points: Points) -> str:
+    """Return a sentence on the faults that predicted times of these points are without; "" for none."""
+    modelled = [point.configuration for point in points.values() if point.engine == "model"]
+    return unmodelled_sentence(one.values.get("fault") for one in modelled)
+
+
+def _noted(words: str, task: Task) -> Task:
+    """Return a task whose caption ends with these words."""
+    return partial(_with_words, task, words) if words else task
+
+
+def _with_words(task: Task, words: str) -> Picture | None:
+    picture = task()
+    return None if picture is None else replace(picture, caption=f"{picture.caption} {words}")
 
 
 def _of_jobs(name: str, run: Run, configurations: Sequence[Configuration]) -> list[Task]:

@@ -8,7 +8,7 @@ again from the run's seed and checked against the stored times. Other modules do
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -16,18 +16,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.figures.faults_in_force import FaultInForce, dead_cables, dead_links, declared, of_point, slowed_bps
+from analysis.figures.faults_in_force import dead_cables, dead_links, failing_links, of_point, slowed_bps
 from analysis.figures.run_points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
 from analysis.model import fluid
 from analysis.model.max_plus import Cost, Hop, Step, Times, critical_path, seconds_by_link, times
 from analysis.results.reader import Run
+from analysis.statistics.declared_faults import DeclaredFault, declared
 from analysis.statistics.transfer_times import times_of
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError, list_all
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
 from topologies.fabric.ports import SharedLinks, links_in_grain
+from topologies.units import format_delay
 
 Floats = npt.NDArray[np.float64]
 
@@ -145,7 +147,8 @@ class Collective:
     `costs` are the seconds of the critical path by link, or by the fault that cut a link under a flow, largest first.
     `rows` are the indices of the flows in display order. `spans` are the predicted rates over time of each transfer of
     the flows that are `shown`, by its index, if flows share links. `faults` are those in force when it began or while
-    it ran, in the scenario's words.
+    it ran, in the scenario's words. `failing` are the links or ports that went down while it ran, and
+    after how many seconds.
     """
 
     configuration: Configuration
@@ -162,6 +165,7 @@ class Collective:
     rates_bps: Floats
     delays_s: Floats
     faults: tuple[str, ...] = ()
+    failing: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def shown(self) -> list[int]:
@@ -184,6 +188,11 @@ class Collective:
         """The mode and the completion time in words."""
         time = f"{self.completion_s * 1e3:,.4g} ms{'' if self.measured else ' (predicted)'}"
         return f"{MODE_STYLES[self.mode].label}: {time}"
+
+    @property
+    def failing_words(self) -> str:
+        """How long after its beginning links went down: "3 ms", "1 ms and 3 ms"."""
+        return list_all([format_delay(after_s) for after_s in sorted({*self.failing.values()})])
 
     def gpu(self, rank: int) -> str:
         """Return the name of a rank's GPU."""
@@ -258,7 +267,7 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
     return collectives
 
 
-def links_in_use(configuration: Configuration, rows: Any, faults: Sequence[FaultInForce]) -> Counter[int]:
+def links_in_use(configuration: Configuration, rows: Any, faults: Sequence[DeclaredFault]) -> Counter[int]:
     """Return in how many of these collectives, rows of a point with these faults, each logical link or port is on a
     flow's path.
 
@@ -301,7 +310,7 @@ def _collective(
     schedule: Schedule,
     transfers: Any,
     conditions: tuple[Floats, Floats],
-    faults: Sequence[FaultInForce],
+    faults: Sequence[DeclaredFault],
 ) -> Collective | None:
     """Return the collective of a row of the table of collectives, or None if it does not fit these conditions.
 
@@ -358,6 +367,7 @@ def _collective(
         rates_bps=rates_bps,
         delays_s=conditions[1],
         faults=tuple(one.what for one in faults if one.first <= row["collective"] < one.end),
+        failing=failing_links(configuration.fabric, faults, int(row["collective"])) if measured else {},
     )
 
 
@@ -389,7 +399,7 @@ def _struck(configuration: Configuration, number: int, flows: Sequence[Flow]) ->
     """Return the flows whose paths lose a link while collective `number` runs, by index: the fault in the scenario's
     words, and its instant in s since the collective's beginning. Of several faults the first counts."""
     links, struck = links_in_grain(configuration.fabric).all, dict[int, tuple[str, float]]()
-    for fault in declared(configuration):
+    for fault in declared(configuration.values.get("fault")):
         (a, b), after_s = fault.ends, fault.after_s
         if after_s is None or not a or fault.first != number:
             continue

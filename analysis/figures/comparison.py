@@ -35,7 +35,9 @@ from analysis.statistics.intervals import Interval, Numbers, Summary, gain, reas
 from analysis.statistics.number_words import fixed
 
 _WIDE = 8.0  # ratio of the highest to the lowest time above which their axis is logarithmic
-_TICK_WIDTH = 24  # characters in a line of a tick's label
+_TICK_WIDTH = 24  # the most characters in a line of a tick's label
+_LEAST_ROOM = 9  # characters between ticks for labels that are not turned
+_CHARACTER, _BESIDE = 0.085, 0.6  # inches of a character of a tick's label, and of what is beside the axis
 _NOTE_WIDTH = 75  # characters in a line of the note
 _LABEL_WIDTH = 21  # characters of a line of the y label of gains
 _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
@@ -103,6 +105,8 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
             _draw(times, gains, replace(comparison, estimates=shown), group, estimates)
             if group.is_numeric:
                 group.axis.draw(gains, inches=inches)
+            else:
+                _fit_labels(gains, inches)
             subject = _subject(comparison, group)
             subject = subject.replace(", ", "\n") if is_faceted else subject
             times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
@@ -125,6 +129,18 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     caption = f"Mean completion time{'' if is_base else f' and gain over {over}'}{against}: {group.title}."
     data = csv_text(_row(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
     return Picture(name=stem, caption=caption, figure=figure, data=data)
+
+
+def _fit_labels(axes: Axes, inches: float) -> None:
+    """Wrap the labels of equally distant ticks to the room that each has on an axis of this length; turn them where
+    there is room for a few characters alone."""
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    room = int((inches - _BESIDE) / len(labels) / _CHARACTER)
+    if room < _LEAST_ROOM:
+        look: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(axes.get_xticks(), [fill(label, _TICK_WIDTH) for label in labels], **look)
+    else:
+        axes.set_xticks(axes.get_xticks(), [fill(label, min(room, _TICK_WIDTH)) for label in labels])
 
 
 def _hide_empty(axes: Any, drawn: Set[tuple[int, int]]) -> None:
@@ -314,7 +330,7 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
             text, look = f"{fixed(one.gain.value * 100, 1)}{sign}".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
             gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
     labels = names if is_alone else list(group.ticks)
-    gains.set_xticks(range(len(labels)), [fill(label, _TICK_WIDTH) for label in labels])
+    gains.set_xticks(range(len(labels)), labels)
     gains.set_xlim(-0.6, len(labels) - 0.4)
     gains.set_xlabel("mode" if is_alone else group.x_label)
     times.yaxis.set_major_formatter("{x:,.10g}")

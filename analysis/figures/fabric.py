@@ -37,6 +37,8 @@ NODE = 0.15  # the radius of a node
 _BENDS = (0.09, 0.2, 0.32, -0.2, 0.45, -0.32, 0.6)  # tried offsets of a control point to the right, / length
 _MAX_LINKS = 600  # with more unused links within sites, these are not drawn
 _MANY = 24  # with more WAN links, unused ones are drawn fainter
+FAILING: Mapping[str, Any] = {"colors": "#D00000", "linewidths": 1.6, "linestyles": (0, (4, 2)), "zorder": 3.5}
+"""The look of a link that goes down while the collective runs."""
 _KINDS = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
 
 
@@ -68,11 +70,19 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             f"Thick: links that the collective uses, in the direction of the arrow. Thin: {thin}.\n"
             f"Circles: GPUs. Squares: border routers. {'Diamonds: transit routers. ' * bool(fabric.wan.routers)}"
             f"{'Triangles: leaves (up) and spines (down). ' if is_physical else ''}"
-            "Numbers: Gbit/s of WAN links in use.",
+            f"Numbers: Gbit/s of WAN links in use.{failing_note(collectives)}",
         )
     whose = f"each mode's {used}" if len(collectives) > 1 else f"the {used} of {first.mode}"
     caption = f"The fabric under the conditions of {first.words}, of {label}, with {whose}."
     return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
+
+
+def failing_note(collectives: Sequence[Collective]) -> str:
+    """Return a line that explains the marks of links that fail while one of these collectives runs; "" if none does."""
+    failing = next((one for one in collectives if one.failing), None)
+    if failing is None:
+        return ""
+    return f"\nDashed red: goes down within the collective, {failing.failing_words} after its beginning."
 
 
 def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
@@ -188,6 +198,8 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, Sca
         look: dict[str, Any] = {"facecolor": "none", "linewidth": thin, "alpha": opaque, "zorder": 1}
         axes.add_collection(PathCollection(paths, edgecolor=[colours[link.index] for link in here], **look))
     _arrows(axes, [links[index] for index in used], curves, [colours[index] for index in used], unit_pt)
+    failing = [curves.points(links[index], np.linspace(0, 1, 25)) for index in one.failing]
+    axes.add_collection(LineCollection(failing, **FAILING))
     _nodes(axes, curves, small)
     _write_rates(axes, one, [links[index] for index in used if links[index].kind == "wan"], curves, unit_pt)
     axes.set_aspect("equal")
@@ -293,5 +305,6 @@ def _data(collectives: Sequence[Collective]) -> str:
         for link in links_in_grain(one.configuration.fabric).all:
             about = {"link": link.index, "src": link.src, "dst": link.far_end, "kind": _KINDS.get(link.kind, link.kind)}
             about |= {"rate_bps": int(one.rates_bps[link.index]), "delay_s": float(one.delays_s[link.index])}
+            about |= {"fails_s": one.failing.get(link.index, "")}
             rows.append(one.which | about | {column: " ".join(flows_of.get(link.index, ()))})
     return csv_text(rows)

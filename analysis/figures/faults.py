@@ -1,18 +1,21 @@
-"""The faults of a run: for each, the time until it was detected and the time until the run had recovered from it.
+"""The faults of a run: for each, the times until it was detected and until the run had recovered from it, and its cost.
 
 Times are those of the experiment's clock; in virtual time that is the clock of the emulated network.
 """
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis.figures.output import Picture, canvas, csv_text
-from analysis.figures.style import FAINT, INK, MODE_STYLES
+from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
 from analysis.results.reader import Run
+from topologies.errors import list_all
 from topologies.units import format_delay
 
 _MOST = 40  # faults that are drawn; the data file has all of them
@@ -24,42 +27,74 @@ def measured(run: Run) -> pd.DataFrame:
     return run.faults if run.faults.empty else run.faults[run.faults["engine"] != "model"]
 
 
-def picture(name: str, run: Run) -> Picture:
-    """Draw the measured faults of the run called `name`, which must have some."""
+def picture(name: str, run: Run) -> Picture | None:
+    """Draw the measured faults of the run called `name`, which must have some: their times, unless none is longer than
+    1 us, and their costs, unless none is known. None without either."""
     rows = measured(run).sort_values(["setting", "at_collective", "fault", "mode"])
     shown = rows.head(_MOST)
-    with canvas(8.4, 1.5 + 0.26 * len(shown)) as figure:
-        axes, times_s = figure.subplots(), [_MIN_S]
-        for y, row in enumerate(shown.itertuples(index=False)):
-            style = MODE_STYLES[row.mode]
-            ends = [max(_MIN_S, time) for time in (row.detected_s, row.recovered_s) if not math.isnan(time)]
-            times_s += ends
-            axes.plot(ends, [y] * len(ends), color=FAINT, linewidth=1.2, zorder=1)
-            for time, filled in ((row.detected_s, False), (row.recovered_s, True)):
-                if not math.isnan(time):
-                    face = style.colour if filled else "white"
-                    size = 5 if filled else 8  # so that the open marker is seen around a filled one at the same place
-                    axes.plot(max(_MIN_S, time), y, style.marker, color=face, markeredgecolor=INK, markersize=size)
-            if not ends:
-                axes.plot(_MIN_S, y, "", color=FAINT)
-                axes.annotate(row.outcome.partition(":")[0], (_MIN_S, y), va="center", color=FAINT, fontsize=7.5)
+    has_times = bool((shown[["detected_s", "recovered_s"]] > _MIN_S).any(axis=None))
+    has_costs = bool(shown["cost_s"].notna().any())
+    parts = [_draw_times] * has_times + [_draw_costs] * has_costs
+    if not parts:
+        return None
+    with canvas(3.4 + 5 * len(parts), 1.7 + 0.26 * len(shown)) as figure:
+        grid = figure.subplots(1, len(parts), sharey=True, squeeze=False)[0]
+        for axes, draw in zip(grid, parts, strict=True):
+            draw(axes, shown)
+            axes.grid(True, axis="x")
         labels = [f"{row.what}, {row.mode}, at {row.at_collective}" for row in shown.itertuples(index=False)]
-        axes.set_yticks(range(len(shown)), labels, fontsize=7.5)
-        axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_xscale("log")
-        _label_decades(axes, times_s)
-        axes.grid(True, axis="x")
-        axes.set_xlabel("time since the fault: detected (open), recovered (filled)")
+        grid[0].set_yticks(range(len(shown)), labels, fontsize=7.5)
+        grid[0].set_ylim(len(shown) - 0.5, -0.5)
         lost, again = int(rows.collectives_lost.sum()), int(rows.bytes_again.sum())
         more = f"; the first {len(shown)} are shown" if len(rows) > len(shown) else ""
         told = f"{_counted(rows)}: {lost} collectives lost, {again:,} bytes retransmitted{more}"
         figure.suptitle(told, fontsize=8.5)
+        what = ["time from each fault to its detection and to the recovery from it"] * has_times
+        what += ["what each fault cost, TCP's repair included"] * has_costs
+        caption = list_all(what)
         return Picture(
             name=f"{name}-faults",
-            caption="Time from each fault to its detection and to the recovery from it.",
+            caption=f"{caption[0].upper()}{caption[1:]}.",
             figure=figure,
             data=csv_text(rows.to_dict("records")),
         )
+
+
+def _draw_times(axes: Axes, shown: pd.DataFrame) -> None:
+    """Draw when each fault was detected and recovered from."""
+    times_s = [_MIN_S]
+    for y, row in enumerate(shown.itertuples(index=False)):
+        style = MODE_STYLES[row.mode]
+        ends = [max(_MIN_S, time) for time in (row.detected_s, row.recovered_s) if not math.isnan(time)]
+        times_s += ends
+        axes.plot(ends, [y] * len(ends), color=FAINT, linewidth=1.2, zorder=1)
+        for time, filled in ((row.detected_s, False), (row.recovered_s, True)):
+            if not math.isnan(time):
+                face = style.colour if filled else "white"
+                size = 5 if filled else 8  # so that the open marker is seen around a filled one at the same place
+                axes.plot(max(_MIN_S, time), y, style.marker, color=face, markeredgecolor=INK, markersize=size)
+        if not ends:
+            axes.plot(_MIN_S, y, "", color=FAINT)
+            axes.annotate(row.outcome.partition(":")[0], (_MIN_S, y), va="center", color=FAINT, fontsize=7.5)
+    axes.set_xscale("log")
+    _label_decades(axes, times_s)
+    axes.set_xlabel("time since the fault: detected (open), recovered (filled)")
+
+
+def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:
+    """Draw what each fault cost, with the number beside the bar."""
+    costs_s = shown["cost_s"].to_numpy(dtype=float)
+    unit_s, unit = time_unit(float(np.nanmax(np.abs(costs_s))))
+    for y, (row, cost_s) in enumerate(zip(shown.itertuples(index=False), costs_s, strict=True)):
+        cost, style = cost_s / unit_s, MODE_STYLES[row.mode]
+        words = row.outcome.partition(":")[0] if math.isnan(cost_s) else f"{cost:,.3f}"
+        if not math.isnan(cost_s):
+            axes.barh(y, cost, 0.6, color=style.colour, hatch=style.hatch, edgecolor=INK, linewidth=0.6)
+        where: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
+        axes.annotate(words, (max(0.0, np.nan_to_num(cost)), y), color=INK, **where)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.margins(x=0.18)
+    axes.set_xlabel(f"cost ({unit}): longer than predicted without faults")
 
 
 def _counted(rows: pd.DataFrame) -> str:

@@ -24,10 +24,11 @@ _MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow
 
 def fidelity_of(points: Points, jobs: pd.DataFrame) -> Fidelity | None:
     """Compare the measured times of collectives and of `jobs` with the model's; None if nothing was measured."""
-    measured = _measured(points)
+    measured, disturbed = _measured(points), _measured(points, undisturbed=False)
     lossy = any(point.configuration.values.get("fabric.wan_loss") for point in measured)
     # On any clock (`is_real`): virtual time has no late collectives, and if there are none, no warning mentions them.
-    return fidelity((point.rows for point in measured), jobs, is_real=True, lossy=lossy)
+    rows, others = ([point.rows for point in some] for some in (measured, disturbed))
+    return fidelity(rows, jobs, disturbed=others, is_real=True, lossy=lossy)
 
 
 def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
@@ -58,21 +59,25 @@ def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
         right.set_ylabel("measured / predicted − 1 (%)")
         left.set_title("each collective", fontsize=8.5)
         right.set_title("difference from the prediction", fontsize=8.5)
-        heading(figure, f"Measured against predicted times, {summary.collectives:,} collectives")
-        legend(figure, handles, f"median of measured / predicted {summary.median_ratio:.4f}; drops {summary.drops:,}")
+        without = (
+            "" if summary.disturbed is None else f", without {summary.disturbed.collectives:,} that a fault disturbed"
+        )
+        heading(figure, f"Measured against predicted times, {summary.collectives:,} collectives{without}")
+        legend(figure, handles, f"median of measured / predicted {summary.median_ratio:.4f}; {summary.drops_words}")
     caption = f"Measured against predicted completion times: {summary.words}."
     return Picture(name=f"{name}-fidelity", caption=caption, figure=figure, data=_data(measured))
 
 
-def _measured(points: Points) -> list[PointRows]:
-    """Return the measured points without collectives that a fault disturbed, to which the model does not apply."""
-    undisturbed = []
+def _measured(points: Points, *, undisturbed: bool = True) -> list[PointRows]:
+    """Return the measured points without collectives that a fault disturbed, to which the model does not apply; without
+    `undisturbed` those collectives alone."""
+    found = []
     for point in points.values():
         if point.engine == "emulation":
-            rows = point.rows[point.rows["undisturbed"]]
+            rows = point.rows[point.rows["undisturbed"] == undisturbed]
             if len(rows):
-                undisturbed.append(replace(point, rows=rows))
-    return undisturbed
+                found.append(replace(point, rows=rows))
+    return found
 
 
 def _draw(axes: Axes, measured: Sequence[PointRows], scale: float, *, relative: bool) -> list[Line2D]:

@@ -18,7 +18,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective_detail import Collective
-from analysis.figures.fabric import overlap
+from analysis.figures.fabric import FAILING, failing_note, overlap
 from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
 from analysis.figures.style import FAINT, INK, UTILISATION
 from topologies.fabric.fabric import Fabric
@@ -57,7 +57,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             figure,
             f"Colour and width: utilisation, the bits sent over the link / ({bandwidth} x completion time).\n"
             "Arrows: paths in use; each direction is drawn on its right-hand side. Squares: nodes with sites. "
-            f"Dots: transit nodes.{more}",
+            f"Dots: transit nodes.{more}{failing_note(collectives)}",
         )
     caption = f"Map of the WAN under {first.words}, of {label}: utilisation and the paths in use."
     return Picture(name=f"{name}-map", caption=caption, figure=figure, data=_data(collectives))
@@ -89,7 +89,7 @@ def utilisation(one: Collective) -> Mapping[int, float]:
 
 def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]], across: float) -> None:
     fabric, used = one.configuration.fabric, utilisation(one)
-    lines, widths, colours = [], [], []
+    lines, widths, colours, failing = [], [], [], []
     for link in links_in_grain(fabric).all:
         if link.src not in placed or link.dst not in placed:
             continue  # a link within a site, or between a border router and its node, has no length on the map
@@ -101,12 +101,14 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
         lines.append(line)
         widths.append(_THIN + (_THICK - _THIN) * share if share else 0.6)
         colours.append(UTILISATION(share) if share else FAINT)
+        failing += [line] * (link.index in one.failing)
         if share:
             tail, tip = (tuple(line[0] + part * (line[1] - line[0])) for part in (0.45, 0.6))
             axes.add_patch(
                 FancyArrowPatch(tail, tip, arrowstyle="-|>", mutation_scale=8 + widths[-1], color=colours[-1], zorder=3)
             )
     axes.add_collection(LineCollection(lines, linewidths=widths, colors=colours, zorder=2))
+    axes.add_collection(LineCollection(failing, **FAILING))
     _nodes(axes, fabric, placed, _WIDTH / (1.25 * across))
     axes.set_aspect("equal")
     axes.margins(0.09)
@@ -164,6 +166,7 @@ def _data(collectives: Sequence[Collective]) -> str:
             if link.kind == "wan":
                 about = {"link": link.index, "src": link.src, "dst": link.far_end}
                 about |= {"delay_s": float(one.delays_s[link.index]), "rate_bps": int(one.rates_bps[link.index])}
-                about |= {"utilisation": used[link.index], "flows": " ".join(dict.fromkeys(flows_of[link.index]))}
+                about |= {"utilisation": used[link.index], "fails_s": one.failing.get(link.index, "")}
+                about |= {"flows": " ".join(dict.fromkeys(flows_of[link.index]))}
                 rows.append(one.which | about)
     return csv_text(rows)

@@ -24,12 +24,13 @@ import pyarrow as pa
 from pyarrow import compute
 from pyarrow.csv import write_csv
 
-from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
+from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of, without_words
+from analysis.figures.collective_detail import schedule_of
 from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
 from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of, settings_of
 from analysis.results.reader import Run, choices_of, open_run, reconfigurations_of
-from analysis.statistics.answer import answer
+from analysis.statistics.answer import answer, winners
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
 from analysis.statistics.fault_costs import (
@@ -41,6 +42,7 @@ from analysis.statistics.fault_costs import (
     told,
 )
 from analysis.statistics.fidelity import fifo_of, percentage
+from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, summarise
 from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.number_words import ends, fixed
@@ -98,10 +100,12 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     """Return the HTML page of a run with these points and figures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    by_index = {one.index: one for one in configurations}
     with heartbeat(lambda: "report: computing its tables"):
         loader = FileSystemLoader(Path(__file__).parent)
         page = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True)
         all_points = list(points.values())
+        times = {(one.engine, _place(one)): one.series for one in all_points}
         orders, paper = _orders(points)
         baselines = baselines_of(settings_of(points))
         gains = {id(point): _gain(point, points, baselines) for point in all_points}
@@ -115,13 +119,18 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
-        answer=answer(
-            settings_of(points), {(one.engine, _place(one)): one.series for one in all_points}, _job_times(run, points)
+        answer=answer(settings_of(points), times, _job_times(run, points)),
+        grain=grain_sentence(
+            winners(settings_of(points), times),
+            lambda index: by_index[index].algorithm,
+            lambda index: _most_at_a_time(by_index[index]),
         ),
         drawn=drawn_sentence((one.fabric, one.conditions) for one in configurations),
+        without=without_words(points),
         baseline=over[0] if len(over) == 1 else "the baseline",
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),
+        measured=any(one.engine == "emulation" for one in all_points),
         percentage=percentage,
         sharing=(
             *notes((one.label, one.shared_links, one.classes is not None) for one in configurations),
@@ -155,6 +164,17 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         rows=rows,
         scenario=run.scenario_text,
     )
+
+
+def _most_at_a_time(configuration: Configuration) -> int:
+    spec = configuration.fabric.spec
+    if spec.grain == "physical":
+        return 0
+    try:
+        schedule = schedule_of(configuration, sum(spec.gpus_per_site))
+    except (KeyError, TypeError, ValueError):  # damaged: the figures tell so
+        return 0
+    return most_at_a_time(schedule.ends, ((one.flow, one.after) for one in schedule.transfers), spec.gpus_per_site)
 
 
 def _scope(configurations: Sequence[Configuration], points: Sequence[PointRows]) -> str:

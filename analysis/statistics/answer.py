@@ -118,6 +118,15 @@ def answer(
     return f"{_compared(contests)}: {_outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
 
+def winners(
+    settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]
+) -> list[tuple[str, Place, tuple[Place, ...]]]:
+    """Return the name and a point of the fastest in each contest of the sentence, and all points of the contest."""
+    measured = (_with_times(each, times) for each in contests_of(settings) if each.is_rivalry)
+    found = [(one.contest, verdict_of(one.contest, one.times).best) for one in measured if one is not None]
+    return [(best, next(iter(contest.places[best].values())), contest.all_places) for contest, best in found]
+
+
 def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: int = 1) -> Verdict:
     """Return the outcome of a contest, over the collectives that all of its alternatives have, as one of so many
     `comparisons`."""

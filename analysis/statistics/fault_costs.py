@@ -26,6 +26,12 @@ _MOST_SEEDS = 4
 _RESOLUTION_S = 1e-9  # of measured times
 _SOON_S = 1e-6  # the shortest time of a recovery that is told
 _DOWN = " down"
+_RECOVERED = "recovered"
+RECOVERY = (
+    "recovered: other paths were in force, or new processes had started; until TCP has sent again what was lost takes "
+    "longer, and is part of the cost, as are the slower paths"
+)
+"""What the times of recovery and the costs are, in words."""
 _NOTHING = "about 0"
 
 
@@ -34,8 +40,8 @@ class FaultResult:
     """A fault of a point: its index in the scenario (-1 if no fault was declared), what it was, in which collective,
     how it ended, after how long it was detected and recovered from, and what it cost; s, None for never or not known.
 
-    `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how many
-    collectives the predicted cost arises, if it is not that of all.
+    `error_s` is how far the cost may be off, as far as the point's
+    predictions are; `collectives` is in how many collectives the predicted cost arises, if it is not that of all.
     """
 
     fault: int
@@ -79,6 +85,8 @@ class FaultCost:
         if is_predicted:
             return UNPREDICTED if cost is None else f"predicted cost {cost}{some_collectives(first.collectives)}"
         counts = Counter(one.outcome for one in self.results)
+        if first.what.endswith(_DOWN) and {*counts} == {_RECOVERED} and (cost or "").startswith(_NOTHING):
+            return f"without effect on the time, cost {cost}"
         outcomes = [
             f"{outcome} with {_seeds(count)}" if len(counts) > 1 else outcome for outcome, count in counts.items()
         ]

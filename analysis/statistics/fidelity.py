@@ -13,6 +13,7 @@ TOLERANCE = 0.01
 distance from 1."""
 
 _MAX_NAMED = 4
+_LEFT_OUT = "disturbed by a fault and left out of the comparison with the model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +92,20 @@ class ModeFidelity:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Disturbed:
+    """The measured collectives that a fault disturbed, which are not compared with the model: how many there are, the
+    packets dropped in them, and the payload that TCP retransmitted in them."""
+
+    collectives: int
+    drops: int
+    retransmitted_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fidelity:
-    """Fidelity over all measured collectives: the median of measured/predicted, the 99th percentile of its distance
-    from 1, the packets dropped anywhere, and the payload that TCP retransmitted (None if that was not counted).
+    """Fidelity over the measured collectives that no fault disturbed: the median of measured/predicted, the 99th
+    percentile of its distance from 1, the packets dropped anywhere, and the payload that TCP retransmitted (None if
+    that was not counted). `disturbed` are the others, None without any.
 
     `late` is the number of collectives for which the machine was too slow on a wall clock (None in virtual time).
     `fifo` is the fidelity in fifo queues, None without any; `modes` and `jobs` are those for which the model does not
@@ -112,6 +124,7 @@ class Fidelity:
     jobs: tuple[JobFidelity, ...] | None = None
     again: tuple[str, ...] | None = None
     lossy: bool | None = None
+    disturbed: Disturbed | None = None
 
     def __str__(self) -> str:
         late = "" if self.late is None else f", {self.late:,} late"
@@ -119,13 +132,43 @@ class Fidelity:
 
     @property
     def words(self) -> str:
-        """The numbers as one line."""
+        """The numbers as one line: measured, dropped and retransmitted with the disturbed collectives."""
+        again, left_out = self.all_retransmitted_bytes, self.left_out
         return (
-            f"{_counted(self.collectives, 'collective')} measured, median measured/predicted {self.median_ratio:.4f}, "
-            f"p99 of |measured/predicted - 1| {percentage(self.p99_abs_error)}, {_counted(self.drops, 'drop')}"
-            + (f", {self.retransmitted_bytes / 1e6:,.3f} MB retransmitted" if self.retransmitted_bytes else "")
+            f"{_counted(self.measured, 'collective')} measured{left_out and f', {left_out}'}, "
+            f"median measured/predicted {self.median_ratio:.4f}, "
+            f"p99 of |measured/predicted - 1| {percentage(self.p99_abs_error)}, {self.drops_words}"
+            + (f", {again / 1e6:,.3f} MB retransmitted" if again else "")
             + "".join(f"; {job}" for job in self.jobs or ())
         )
+
+    @property
+    def measured(self) -> int:
+        """The number of measured collectives, with the disturbed ones."""
+        return self.collectives + (0 if self.disturbed is None else self.disturbed.collectives)
+
+    @property
+    def all_drops(self) -> int:
+        """The packets dropped in all measured collectives."""
+        return self.drops + (0 if self.disturbed is None else self.disturbed.drops)
+
+    @property
+    def all_retransmitted_bytes(self) -> int:
+        """The payload that TCP retransmitted in all measured collectives, as far as it was counted."""
+        return (self.retransmitted_bytes or 0) + (0 if self.disturbed is None else self.disturbed.retransmitted_bytes)
+
+    @property
+    def left_out(self) -> str:
+        """How many of the measured collectives are not compared, and why; "" if all are."""
+        return "" if self.disturbed is None else f"{self.disturbed.collectives:,} of them {_LEFT_OUT}"
+
+    @property
+    def drops_words(self) -> str:
+        """The packets dropped in all measured collectives, and how many of them in disturbed ones."""
+        words, here = _counted(self.all_drops, "drop"), 0 if self.disturbed is None else self.disturbed.drops
+        if not here:
+            return words
+        return f"{words} ({'all' if here == self.all_drops else f'{here:,}'} in disturbed collectives)"
 
     @property
     def holds(self) -> bool:
@@ -222,12 +265,14 @@ def fidelity(
     parts: "Iterable[pd.DataFrame]",
     jobs: "pd.DataFrame | None" = None,
     *,
+    disturbed: "Iterable[pd.DataFrame]" = (),
     is_real: bool = False,
     lossy: bool = False,
 ) -> Fidelity | None:
     """Return the fidelity from rows of measured collectives without faults, and from the rows of their `jobs`.
 
-    `is_real`: they were measured on a wall clock. `lossy`: WAN links are configured to lose frames. None without rows.
+    `disturbed` are the rows of those that a fault disturbed. `is_real`: they were measured on a wall clock. `lossy`:
+    WAN links are configured to lose frames. None without rows of collectives without faults.
     """
     import pandas as pd
 
@@ -249,6 +294,18 @@ def fidelity(
         fifo=fifo_of([rows]),
         jobs=None if jobs is None or jobs.empty else _jobs_off(rows, jobs) or None,
         lossy=lossy or None,
+        disturbed=_disturbed(disturbed),
+    )
+
+
+def _disturbed(parts: "Iterable[pd.DataFrame]") -> Disturbed | None:
+    found = [part for part in parts if len(part)]
+    if not found:
+        return None
+    return Disturbed(
+        collectives=sum(map(len, found)),
+        drops=sum(int(part["drops"].sum()) for part in found),
+        retransmitted_bytes=sum(int(part["retransmitted_bytes"].sum()) for part in found),
     )
 
 

@@ -158,7 +158,8 @@ def _results(
     ]
     lossy = any(config.transport.wan_loss for config in run.scenario.configurations())
     is_real = run.scenario.run.is_real
-    return results, fidelity(measured_of(stored), jobs, is_real=is_real, lossy=lossy)
+    undisturbed, disturbed = measured_of(stored)
+    return results, fidelity(undisturbed, jobs, disturbed=disturbed, is_real=is_real, lossy=lossy)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ import numpy.typing as npt
 from analysis.results.rows import Point
 from analysis.statistics.answer import answer
 from analysis.statistics.contests import Place
+from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.intervals import Series, series_of, summarise
 from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.number_words import bracketed
 from scenarios.engines.base import Slice
 from scenarios.spec.labels import setting_of
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import Scenario, plain_values
 
 _MOST = 20_000_000  # collectives whose times are kept
 _MOST_POINTS = 24  # that have a line
@@ -76,6 +77,8 @@ class SoFar:
         times = {(point.engine, Place(point.setting, point.mode)): one for point, one in series.items()}
         of_jobs = {(point.engine, Place(point.setting, point.mode)): one for point, one in jobs.items()}
         yield answer(settings, times, of_jobs)
+        modelled = {point.setting for point in series if point.engine == "model"}
+        yield from filter(None, [unmodelled_sentence(plain_values(configs[index])["fault"] for index in modelled)])
         yield ""
         for point, one in [*series.items()][:_MOST_POINTS]:
             label, mean_s = self._configs[point.engine][point.setting].label, summarise(one).mean_s

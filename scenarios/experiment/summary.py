@@ -18,7 +18,7 @@ import numpy.typing as npt
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
 from analysis.results.reader import Reconfigurations, choices_of, reconfigurations_of
 from analysis.results.rows import Point
-from analysis.statistics.answer import answer
+from analysis.statistics.answer import answer, winners
 from analysis.statistics.claims import (
     ABOUT,
     PAPER_JOINT_GAIN,
@@ -27,8 +27,10 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.contests import MODE, Place, Setting, baselines_of, contests_of
-from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_costs
+from analysis.statistics.declared_faults import unmodelled_sentence
+from analysis.statistics.fault_costs import RECOVERY, FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
+from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.number_words import bracketed, fixed
@@ -201,9 +203,10 @@ def firsts_of(collectives: "pd.DataFrame", transfers: "pd.DataFrame") -> dict[Po
     }
 
 
-def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator["pd.DataFrame"]:
-    """Return the measured rows without injected faults, for the fidelity."""
-    return (rows[rows["undisturbed"]] for point, rows in stored.items() if point.engine != "model")
+def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> tuple[list["pd.DataFrame"], list["pd.DataFrame"]]:
+    """Return the measured rows for the fidelity: those that no fault disturbed, and the others."""
+    measured = [rows for point, rows in stored.items() if point.engine != "model"]
+    return [rows[rows["undisturbed"]] for rows in measured], [rows[~rows["undisturbed"]] for rows in measured]
 
 
 def results_of(
@@ -376,7 +379,8 @@ def as_json(
     unmeasured: str | None = None,
     ecmp: Sequence[EcmpGain] = (),
 ) -> str:
-    """Return one JSON object on one line: the run's folder, its points, and its fidelity if something was measured.
+    """Return one JSON object on one line: the run's folder, its points, the answer of `as_sentence` if a point was
+    finished, and its fidelity if something was measured.
 
     A point's `critical_path` divides the predicted time of its first collective into seconds by link; for training,
     `link_bytes` are the bytes that this collective sends over each link. `unmeasured` is why nothing was measured,
@@ -393,7 +397,8 @@ def as_json(
         for result in results
         for point in result.points
     ]
-    answer: dict[str, Any] = {"run": run, "points": points}
+    said = {"answer": as_sentence(results)} if results else {}
+    answer: dict[str, Any] = {"run": run} | said | {"points": points}
     if fidelity is not None:
         numbers = {name: value for name, value in asdict(fidelity).items() if value is not None}
         answer["fidelity"] = numbers | {"holds": fidelity.holds, "warnings": list(fidelity.warnings)}
@@ -605,8 +610,8 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Another one tells
-    which rates are random."""
+    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell which
+    rates are random, and which faults predicted times are without."""
     times = {
         (result.engine, Place(result.index, mode)): series
         for result in results
@@ -621,7 +626,22 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     }
     configs = {result.index: result.config for result in results}
     drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
-    return f"{answer(_settings_of(results), times, jobs)} {drawn}".strip()
+    modelled = (plain_values(result.config)["fault"] for result in results if result.engine == "model")
+    settings = _settings_of(results)
+    grain = grain_sentence(
+        winners(settings, times),
+        lambda index: configs[index].workload.algorithm,
+        lambda index: _most_at_a_time(configs[index]),
+    )
+    return " ".join(filter(None, [answer(settings, times, jobs), drawn, grain, unmodelled_sentence(modelled)]))
+
+
+def _most_at_a_time(config: Scenario) -> int:
+    if config.fabric.grain == "physical":
+        return 0
+    schedule = config.workload.schedule
+    transfers = ((one.flow, one.after) for one in schedule.transfers)
+    return most_at_a_time([*zip(*schedule.ends, strict=True)], transfers, config.fabric.gpus_per_site)
 
 
 def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> str:
@@ -716,6 +736,8 @@ def _fault_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     for one in struck:
         yield f"{one.engine}, {one.label}, {one.mode}:"
         yield from (f"  {fault.words}" for fault in one.faults)
+    if any(one.recovered_s is not None for each in struck for fault in each.faults for one in fault.results):
+        yield f"({RECOVERY})"
 
 
 def _delivery(transfer: Mapping[str, Any]) -> str:

@@ -60,6 +60,7 @@ def run_program(
                 files.log(line)
         results = [one.result for one in ran]
         notes = [*dict.fromkeys(note for one in ran for note in one.notes), *session.time_notes(scenario, results)]
+        notes += session.rates_notes(scenario.configurations())
         _end(files, results, notes)
     except VMError as error:
         if not ran:

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +31,7 @@ from analysis.results.reader import FIGURES
 from analysis.results.writer import write_text
 from analysis.statistics.contests import shared_words
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
+from analysis.statistics.rates import drawn_sentence
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.engines.emulation import memory_bytes as carrying_bytes
@@ -43,6 +44,7 @@ from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
+from topologies.fabric.fabric import build_fabric
 from topologies.units import format_size
 
 OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults.csv", "jobs.csv"
@@ -543,6 +545,12 @@ def time_notes(config: Scenario, results: Sequence[Mapping[str, Any]]) -> list[s
     if config.run.is_real:
         return ["real time: computing took the time that this machine needs"]
     return [] if any(result["computed"] for result in results) else [COMPUTING]
+
+
+def rates_notes(configs: Iterable[Scenario]) -> list[str]:
+    """Return a sentence on the rates that are drawn at random, as runs of collectives tell it; none if none are."""
+    sentence = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs)
+    return [f"{sentence[0].lower()}{sentence[1:].removesuffix('.')}"] if sentence else []
 
 
 def _notes_on_ranks(ranks: Sequence[Mapping[str, Any]], spec: ProgramSpec) -> Iterator[str]:

@@ -40,10 +40,10 @@ class ClassSpec:
 
     @property
     def words(self) -> str:
-        """The class in words, with share and ceiling if they differ from the defaults."""
+        """The class in words, "class gold (priority 0)", with share and ceiling if they differ from the defaults."""
         share = f" with {self.share * 100:g} % assured" if self.share > 0 else ""
         ceiling = f" at most {self.ceiling * 100:g} %" if self.ceiling < 1 else ""
-        return f"{self.name} {self.priority}{share}{ceiling}"
+        return f"class {self.name} (priority {self.priority}){share}{ceiling}"
 
     def written(self) -> dict[str, Any]:
         """Return the [[class]] table that declares this class."""

@@ -687,3 +687,28 @@ def test_captions_and_the_report_speak_of_modes_only_if_there_are_several(tmp_pa
     assert len(titles) >= 4
     for words in ("by mode", "each mode"):
         assert any(words in title for title in titles) is (len(modes) > 1)
+
+
+def test_long_labels_of_swept_jobs_do_not_overlap(tmp_path):
+    jobs, both = list[list[dict]](), {"ranks": [2, 3, 6, 7]}
+    for of_class in ({}, {"class": "gold"}):
+        mine = {"name": "mine", "ranks": [0, 1, 4, 5]} | of_class
+        jobs += [[mine], *([mine, {"name": "theirs", "size": size} | both] for size in ("16 MB", "64 MB"))]
+    for some in (jobs, jobs + [[*two, {"name": "third", "ranks": [0, 2]}] for two in jobs]):
+        overrides = {"sweep.job": some, "class": [{"name": "gold", "priority": 0}], "run.modes": ["base"]}
+        run = write_run(tmp_path / str(len(some)), overrides=overrides, modelled=5, engines=("model",))
+        figure = plot(run)
+        figure.canvas.draw()
+        labels = [label for label in figure.axes[-1].get_xticklabels() if label.get_text()]
+        assert len(labels) == len(some) and labels[0].get_text().replace("\n", " ") == "mine without class alone"
+        boxes = [label.get_window_extent() for label in labels]
+        turned = {label.get_rotation() for label in labels}
+        assert (turned == {0}) is (len(some) == 6) and len(turned) == 1
+        if turned == {0}:
+            assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+        else:  # parallel lines, which must be further apart than a label is high
+            apart = min(right.x1 - left.x1 for left, right in itertools.pairwise(boxes))
+            lines = max(label.get_text().count("\n") + 1 for label in labels)
+            high = lines * labels[0].get_fontsize() * figure.dpi / 72
+            assert apart * math.sin(math.radians(turned.pop())) > high
+        assert "class gold (priority 0)" in figure.get_suptitle().replace("\n", " ")

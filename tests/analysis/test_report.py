@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -132,6 +133,23 @@ def test_the_report_begins_with_the_answer_followed_by_the_fidelity(page):
     answer, fidelity, figures = (page.words.index(w) for w in ("joint is fastest", "median of measured", "Figures"))
     assert answer < fidelity < figures
     assert "compared over 1,200 AllGathers each (timing model), 2 configurations" in page.words
+
+
+def test_the_report_counts_collectives_that_a_fault_disturbed_and_their_drops(tmp_path):
+    folder = write_run(tmp_path / "run", overrides={"run.modes": ["base", "wan"]}, modelled=30, emulated=12)
+    table = pq.read_table(folder / "collectives.parquet")
+    rows = table.to_pandas()
+    struck = (rows["engine"] == "emulation") & (rows["collective"] == 7)
+    for name, value in (("undisturbed", False), ("drops", 11_718)):
+        column = rows[name].mask(struck, value).astype(rows[name].dtype)
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, table.schema.field(index), pa.array(column, table.schema.field(index).type))
+    pq.write_table(table, folder / "collectives.parquet")
+    words = Elements(report.write(folder).read_text()).words
+    assert re.search(r"24\s*collectives measured, 2 of them disturbed by a fault and left out of the comparison", words)
+    assert re.search(r"23,436\s*packets dropped, 23,436 of them in disturbed collectives", words)
+    assert "24 collectives measured at 2 points" in words
+    assert "should lose none" not in words
 
 
 def test_the_report_summary_shows_the_stored_means_and_totals(run, page):

@@ -182,6 +182,30 @@ def test_the_note_on_computing_claims_nothing_of_the_run() -> None:
     assert "took" not in session.COMPUTING and "longhaul.compute(SECONDS)" in session.COMPUTING
 
 
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        ({}, "WAN 10-100 Gbit/s (conditions.wan_rate), within sites 20-200 Gbit/s (conditions.intra_rate)"),
+        ({"conditions.wan_rate": "40 Gbit/s"}, "within sites 20-200 Gbit/s (conditions.intra_rate)"),
+        ({"conditions.wan_rate": "40 Gbit/s", "conditions.intra_rate": "50 Gbit/s"}, None),
+    ],
+)
+def test_a_program_tells_which_rates_are_random(
+    rates: dict[str, str],
+    told: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result: dict[str, Any] = {"computed": True}
+    monkeypatch.setattr(program_command, "_run_in", lambda *_, **__: program_command._Ran(result, [], []))
+    config, folder = scenario(**rates, **{"program.command": "true"}), RunFolder.new(tmp_path / "run")
+    program_command.run_program(config, folder, ["run.py"], ["base"], as_json=True, shown="none")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "rates are drawn" in line]
+    assert lines == ([] if told is None else [f"run.py: rates are drawn at random: {told}"])
+    assert told is None or "rates are drawn" in (tmp_path / "run" / "log.txt").read_text()
+
+
 def test_a_sweep_that_ends_early_tells_and_keeps_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

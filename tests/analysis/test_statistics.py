@@ -360,6 +360,22 @@ def test_fidelity_reports_the_median_ratio_the_p99_error_and_the_drops():
     assert 0.0198 <= found.p99_abs_error <= 0.02
 
 
+def test_collectives_that_a_fault_disturbed_are_counted_with_their_drops_but_not_compared():
+    """20 of 22 collectives are compared, and 11,718 packets were lost in the other two, besides 3 in those 20."""
+    struck = [measured(9.0, 1.0, 11_000, again=104e6), measured(0.5, 1.0, 718)]
+    whole = [measured(1.0, 1.0, 3, again=5e6), *[measured(1.0, 1.0)] * 19]
+    found = fidelity(whole, disturbed=struck)
+    assert (found.collectives, found.measured, found.median_ratio, found.holds) == (20, 22, 1.0, True)
+    assert str(found).startswith(
+        "fidelity: 22 collectives measured, 2 of them disturbed by a fault and left out of the comparison with the "
+        "model, median measured/predicted 1.0000, p99 of |measured/predicted - 1| 0.00 %, 11,721 drops (11,718 in "
+        "disturbed collectives), 109.000 MB retransmitted"
+    )
+    assert next(text for text in found.warnings if "lost" in text).startswith("3 packets lost")
+    only = fidelity(whole[1:], disturbed=struck)
+    assert "11,718 drops (all in disturbed collectives)" in str(only) and not only.warnings
+
+
 def test_the_model_holds_by_median_and_p99_error_and_drops_give_a_warning():
     for parts, holds, warned in (
         ([measured(1.0, 1.0)], True, False),

@@ -37,7 +37,11 @@ def having(**values):
             having(recovered_s=1e-6, cost_s=-0.021117, error_s=1e-5),
             "recovered after 1 us, cost -21.12 ms (negative: the other paths happened to be faster)",
         ),
-        (having(recovered_s=1e-6, cost_s=-9e-6, error_s=1e-5), "recovered after 1 us, cost about 0"),
+        (
+            having(recovered_s=1e-6, cost_s=-9e-6, error_s=1e-5),
+            "without effect on the time, cost about 0",
+        ),
+        (having(what="agent 1 slow 2x", cost_s=9e-6, error_s=1e-5), "recovered, cost about 0"),
         (having(recovered_s=1e-6, cost_s=11e-6, error_s=1e-5), "recovered after 1 us, cost 11 us"),
         (having(outcome="masked"), "masked"),
         (having(outcome="masked", cost_s=1e-12), "masked, cost about 0"),
@@ -53,7 +57,7 @@ def having(**values):
     ],
 )
 def test_each_outcome_has_its_words(fault, said):
-    assert fault.words == f"link s0b0-s1b0 down in collective 1,204: {said}"
+    assert fault.words == f"{fault.what} in collective 1,204: {said}"
 
 
 def test_only_other_paths_explain_a_negative_cost():

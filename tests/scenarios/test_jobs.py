@@ -141,7 +141,7 @@ def test_a_messages_job_keeps_the_sizes_of_its_schedule_file_beside_other_jobs()
 
 def test_labels_of_swept_configurations_say_without_classes_or_without_jobs():
     labels = [one.label for one in Scenario(sweep=(Axis("class", ((), classes.read([GOLD]))),)).configurations()]
-    assert labels[0].endswith("10 us, without classes") and labels[1].endswith("10 us, gold 2")
+    assert labels[0].endswith("10 us, without classes") and labels[1].endswith("10 us, class gold (priority 2)")
     (label,) = [one.label for one in load_scenario("paper", [Override("sweep.job", [[]], "job")]).configurations()]
     assert label.endswith("10 us, ring slowest edge, without jobs")
 

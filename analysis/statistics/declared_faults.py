@@ -1,0 +1,84 @@
+"""The faults that a scenario declares, read from its tables, and which of them the timing model's times are without."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from topologies.errors import list_first
+from topologies.units import parse_delay_s
+
+_AT = re.compile(r"(?:(?P<after>.+?) into )?collective (?P<number>[0-9]+)")  # a fault's `at`
+CUT = re.compile(r"(?:link|switch) (?P<ends>\S+) down")
+"""A fault's `what` that takes cables down."""
+SLOW = re.compile(r"agent (?P<rank>[0-9]+) slow (?P<times>[0-9.]+)x")
+"""A fault's `what` that makes a GPU slow."""
+_MOST = 4  # faults that are named
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredFault:
+    """A declared fault: its index, what it is, the collective before or in which it begins, after how long in that
+    (None: before it), and for how many collectives it lasts."""
+
+    index: int
+    what: str
+    first: int
+    after_s: float | None
+    lasts: float
+
+    @property
+    def end(self) -> float:
+        """The first collective that it does not hit any more."""
+        return self.first + self.lasts
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The two ends of the link that it takes down, or a switch and ""; both "" if it takes nothing down."""
+        cut = CUT.fullmatch(self.what)
+        a, _, b = cut["ends"].partition("-") if cut else ("", "", "")
+        return a, b
+
+    def begun_by(self, number: int) -> bool:
+        """Return whether it is in force when this collective begins."""
+        return self.first + (self.after_s is not None) <= number < self.end
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether the timing model has what it does to the collectives that begin with it."""
+        return bool(CUT.fullmatch(self.what) or SLOW.fullmatch(self.what))
+
+
+def declared(faults: Iterable[Mapping[str, Any]] | None) -> list[DeclaredFault]:
+    """Return faults, as tables of a scenario, as if no attempt were lost; those of a program are left out."""
+    found = []
+    for index, fault in enumerate(faults or ()):
+        at, what = _AT.fullmatch(str(fault["at"])), str(fault["what"])
+        if at is None:
+            continue
+        is_restarted = "for" not in fault and what.endswith(" killed")
+        lasts = int(str(fault["for"]).split()[0]) if "for" in fault else 1 if is_restarted else math.inf
+        after_s = parse_delay_s(at["after"]) if at["after"] else None
+        first = int(at["number"])
+        found.append(DeclaredFault(index=index, what=what, first=first, after_s=after_s, lasts=lasts))
+    return found
+
+
+def unmodelled_sentence(tables: Iterable[Iterable[Mapping[str, Any]] | None]) -> str:
+    """Return a sentence on what the timing model's times of these configurations are without, given the tables of their
+    faults: what happens within a collective, losses and killed processes; "" if they have all faults."""
+    parts = dict.fromkeys(_missing(one) for faults in tables for one in declared(faults))
+    parts.pop("", None)
+    return f"The timing model's times are without {list_first([*parts], _MOST, '; ')}." if parts else ""
+
+
+def _missing(fault: DeclaredFault) -> str:
+    """Return what the model has not of a fault; "" if it has all of it."""
+    if not fault.is_modelled:
+        number = f"collective {fault.first:,}"
+        return f"{fault.what} in {number}" if fault.lasts <= 1 else f"{fault.what} from {number} on"
+    if fault.after_s is None:
+        return ""
+    rest = "" if fault.lasts <= 1 else f" (they have it from collective {fault.first + 1:,} on)"
+    return f"{fault.what} within collective {fault.first:,}{rest}"
