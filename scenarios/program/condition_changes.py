@@ -18,9 +18,9 @@ from scenarios.policies.knowledge import ENDS, PORTS
 from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import Mode
 from scenarios.policies.situation import NO_PATHS
-from scenarios.program.movement import Movement
 from scenarios.program.tunnel_demands import TunnelDemands
 from scenarios.spec.faults import CABLE_KINDS, Fault, active_at, dead_cables
+from scenarios.spec.movement import Movement
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import of_program
 from scenarios.testbed.testbed import Testbed

@@ -13,13 +13,13 @@ from hosts.embedding.ring import MAX_RING_SITES
 from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
 from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
-from scenarios.program.movement import Movement
 from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.emulated import Emulated, numbers_of
 from scenarios.spec.exclusions import exclusions
 from scenarios.spec.keys import MAX_CONFIGURATIONS
 from scenarios.spec.labels import baseline_of, value_words
+from scenarios.spec.movement import Movement
 from scenarios.spec.round_workload import JobError
 from scenarios.spec.scenario import MAX_OPTIMUM, Scenario
 from topologies import units
