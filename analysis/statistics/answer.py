@@ -57,7 +57,8 @@ class Verdict:
     interval includes zero, and `unsure` one without an interval, with the reason. `loose` are told from it by their own
     95 % interval, but not if all comparisons of the sentence are to hold together with 95 % (Bonferroni). `below` is
     the gain of the best over its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one
-    with the next higher mean. `over_baseline` has the gain of each other alternative over the baseline.
+    with the next higher mean. `over_baseline` has the gain of each other alternative over the baseline. `quantity` is
+    what `means_s` are, in words.
     """
 
     contest: Contest
@@ -71,6 +72,7 @@ class Verdict:
     next: str | None
     below_next: Interval | None
     over_baseline: Mapping[str, Interval]
+    quantity: str = "mean"
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -112,10 +114,10 @@ def answer(
     count = sum(len(one.times) - 1 for one in contests)
     verdicts = [verdict_of(one.contest, one.times, comparisons=count) for one in contests]
     if not all(one.contest.is_rivalry for one in contests):
-        means = "; ".join(map(_side_by_side, verdicts))
+        means = "; ".join(map(side_by_side, verdicts))
         return f"{_compared(contests)}: {means}{_hash_doubt(contests)}. {of_jobs}".strip()
     doubts = f"{_together(verdicts, count)}{_hash_doubt(contests)}"
-    return f"{_compared(contests)}: {_outcomes(verdicts)}{doubts}. {of_jobs}".strip()
+    return f"{_compared(contests)}: {outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
 
 def winners(
@@ -237,7 +239,7 @@ def _compared(contests: Sequence[Measured]) -> str:
     return f"{what} compared over {number}{of_mode}{where and f', {where}'}"
 
 
-def _outcomes(verdicts: Sequence[Verdict]) -> str:
+def outcomes(verdicts: Sequence[Verdict]) -> str:
     """Return the outcome of all contests: along a number if they differ by one, or else by what is best."""
     if len(verdicts) == 1:
         return f"{_outcome(verdicts)}{_along(verdicts[0])}"
@@ -252,19 +254,72 @@ def _outcomes(verdicts: Sequence[Verdict]) -> str:
     for one in verdicts:
         groups.setdefault(one.leaders, []).append(one)
     total, by_size = len(verdicts), sorted(groups.values(), key=lambda group: -len(group))
-    return "; ".join(_outcome(group, where=_at(group, total)) for group in by_size) + trend
+    return "; ".join(_outcome(group, where=_at(group, total)) for group in by_size) + trend + _turns(verdicts)
 
 
-def _side_by_side(verdict: Verdict) -> str:
+def _turns(verdicts: Sequence[Verdict]) -> str:
+    """Return where the lowest mean passes from one alternative to another in contests that differ by two keys: along
+    the quantity with most values, at each value of the other key. It is "" if that is too much for a sentence."""
+    if len({one.best for one in verdicts}) == 1 or any(len(one.contest.at) != 2 for one in verdicts):
+        return ""
+    lines = [_lines(verdicts, key) for key in (0, 1) if all(one.contest.at[key].number is not None for one in verdicts)]
+    if not lines:
+        return ""
+    by_words: dict[str, list[str]] = {}
+    for at, line in max(lines, key=_most_turns).items():
+        turns = _turns_of(line)
+        if len(turns) > 2:
+            return ""
+        steps = (
+            f"passes from {one.best} to {other.best} between {here} and {there}"
+            for (here, one), (there, other) in turns
+        )
+        by_words.setdefault(" and ".join(steps) or f"is that of {line[0][1].best} throughout", []).append(at)
+    if len(by_words) > _MAX_NAMES:
+        return ""
+    told = [
+        f"{steps} at {list_all(at) if len(at) <= _MAX_NAMES else list_first(at, _MAX_NAMES)}"
+        for steps, at in by_words.items()
+    ]
+    return f"; the lowest {verdicts[0].quantity} {'; it '.join(told)}"
+
+
+_Line = Sequence[tuple[str, Verdict]]
+"""Contests in the order of a number, with its words."""
+
+
+def _turns_of(line: _Line) -> list[_Line]:
+    """Return the pairs of neighbours of which other alternatives are best."""
+    return [pair for pair in pairwise(line) if pair[0][1].best != pair[1][1].best]
+
+
+def _most_turns(lines: Mapping[str, _Line]) -> tuple[bool, int]:
+    """Return what tells the better key along which to look: one along which the best changes, or with more values."""
+    return any(map(_turns_of, lines.values())), max(map(len, lines.values()))
+
+
+def _lines(verdicts: Sequence[Verdict], key: int) -> dict[str, _Line]:
+    """Return contests that differ by two keys by the words of the other key, in the order of this one's numbers and
+    with its words."""
+    lines: dict[str, list[tuple[float, str, Verdict]]] = {}
+    for one in verdicts:
+        value = one.contest.at[key]
+        lines.setdefault(one.contest.at[1 - key].words, []).append((value.number or 0, value.words, one))
+    return {
+        words: [(at, one) for _, at, one in sorted(line, key=lambda each: each[0])] for words, line in lines.items()
+    }
+
+
+def side_by_side(verdict: Verdict) -> str:
     """Return the mean of each alternative of a contest that is none: different work takes different times."""
     baseline, means = verdict.contest.baseline, verdict.means_s
     told = [f"{milliseconds(mean_s)} ms {at_words(name)}" for name, mean_s in means.items()]
     if verdict.contest.is_named and baseline in means:
         over = (verdict.over_baseline.get(name) for name in means)
         words = ("the baseline" if each is None else longer_words(each) for each in over)
-        return f"the mean is {'; '.join(map(', '.join, zip(told, words, strict=True)))}"
+        return f"the {verdict.quantity} is {'; '.join(map(', '.join, zip(told, words, strict=True)))}"
     most, along = 2 * _MAX_NAMES, _along(verdict).removeprefix("; ")
-    return along if len(told) > most and along else f"the mean is {list_all(told)}"
+    return along if len(told) > most and along else f"the {verdict.quantity} is {list_all(told)}"
 
 
 def _hash_doubt(contests: Sequence[Measured]) -> str:
@@ -481,7 +536,9 @@ def _along(verdict: Verdict) -> str:
         return ""
     lowest = order.index(verdict.best)
     if all(rises) or all(falls):
-        return f"; the mean {'rises' if rises[0] else 'falls'} from {first} to {last}"
+        return f"; the {verdict.quantity} {'rises' if rises[0] else 'falls'} from {first} to {last}"
     if all(falls[:lowest]) and all(rises[lowest:]):
-        return f"; the mean falls from {first} to {milliseconds(means[lowest])} ms there and rises to {last}"
-    return f"; from {first} to {last} the mean neither rises nor falls all the way"
+        return (
+            f"; the {verdict.quantity} falls from {first} to {milliseconds(means[lowest])} ms there and rises to {last}"
+        )
+    return f"; from {first} to {last} the {verdict.quantity} neither rises nor falls all the way"

@@ -52,9 +52,10 @@ def why_none(gains: Sequence[Interval]) -> str:
 
 
 def interval_words(interval: Interval, scale: float, unit: str, word: str = "") -> str:
-    """Return an interval in brackets, with as many digits as tell its ends apart."""
+    """Return an interval in brackets, with as many digits as tell its ends apart. A number that needs none has neither
+    bounds nor a reason, and no words."""
     if math.isnan(interval.low):
-        return f" ({why_none([interval])})"
+        return "" if not interval.why else f" ({why_none([interval])})"
     if interval.high - interval.low <= ROUNDING * max(abs(interval.low), abs(interval.high)):
         return " (the same in every collective)" if not word else " (the same in every collective of each)"
     least = 1 if unit == " %" else _digits(interval.value * scale)

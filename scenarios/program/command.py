@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.results.reader import PROGRAM, ResultsError
+from analysis.statistics.contests import Place
+from analysis.statistics.program_answer import program_answer
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.program import collective_results, script_steps, session
 from scenarios.program.session import COUNTED
 from scenarios.spec.keys import KEYS
+from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.values import DELAY
 from scenarios.vm import VMError, VMUsageError
@@ -61,30 +64,31 @@ def run_program(
         results = [one.result for one in ran]
         notes = [*dict.fromkeys(note for one in ran for note in one.notes), *session.time_notes(scenario, results)]
         notes += session.rates_notes(scenario.configurations())
-        _end(files, results, notes)
+        answer = _answer(ran, points)
+        _end(files, results, [*filter(None, [answer]), *notes])
     except VMError as error:
         if not ran:
             files.discard()
         _say(str(error))
-        _keep(files.path, ran, len(points), tells=not as_json)
+        _keep(files.path, ran, points, tells=not as_json)
         return BAD_USAGE if isinstance(error, VMUsageError) else error.status
     except (OSError, ResultsError) as error:
         _say(f"{folder.path} cannot be written to: {getattr(error, 'strerror', None) or error}")
-        _keep(files.path, ran, len(points), tells=not as_json)
+        _keep(files.path, ran, points, tells=not as_json)
         return FAILED
     except BaseException:
         files.log("interrupted")
-        _keep(files.path, ran, len(points), tells=not as_json)
+        _keep(files.path, ran, points, tells=not as_json)
         _say(f"the unfinished run is in {folder.path}")
         raise
     finally:
         folder.close()
     failures = [line for one in ran for line in one.failures]
     if as_json:
-        whole = ran[0].result if len(ran) == 1 else {"configurations": [one.result for one in ran]}
+        whole = ran[0].result if len(ran) == 1 else {"answer": answer, "configurations": [one.result for one in ran]}
         print(json.dumps({**whole, "folder": str(folder.path)}))
     if len(ran) > 1 and not as_json:
-        print("\n".join(_compared([one.result for one in ran])))
+        print("\n".join(_compared(ran, answer)))
     for line in [*notes, *failures, *([] if as_json else [f"the run is in {folder.path}"])]:
         _say(line)
     return FAILED if failures else DONE
@@ -160,9 +164,25 @@ def _shows(shown: str, *, tells: bool) -> session.Shows:
     return show
 
 
-def _compared(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the runs of a program: the time of each and, where they are known, the median time of a step
-    and of how many, the means of its parts under `program.gpu`, and tokens per second."""
+def _answer(ran: Sequence[_Ran], points: Sequence[tuple[Scenario, str]]) -> str:
+    """Return the sentence that compares runs, by their median step if all have told steps; "" if none are comparable.
+    Runs that failed are left out."""
+    if len(ran) < 2:
+        return ""
+    modes = tuple(dict.fromkeys(mode for _, mode in points))
+    configs = [config for config, _ in points[:: len(modes)]]
+    settings = [setting_of(at, replace(one, run=replace(one.run, modes=modes))) for at, one in enumerate(configs)]
+    places = [Place(number // len(modes), mode) for number, (_, mode) in enumerate(points)]
+    whole = [(place, one.result) for place, one in zip(places, ran, strict=False) if not one.failures]
+    has_steps = all(result["step_s"] is not None for _, result in whole)
+    times_s = {place: result["step_s" if has_steps else "run_s"] for place, result in whole}
+    return program_answer(settings, times_s, "median step" if has_steps else "run's time")
+
+
+def _compared(ran: Sequence[_Ran], answer: str) -> list[str]:
+    """Return the answer and a table of the runs of a program: the time of each and, where they are known, the median
+    time of a step and of how many, the means of its parts under `program.gpu`, and tokens per second."""
+    results = [one.result for one in ran]
     columns = [("run, s", 14, [f"{result['run_s']:.6f}" for result in results])]
     of_step = [result["step_s"] for result in results]
     columns.append(("step, s", 16, ["" if step_s is None else f"{step_s:.6f}" for step_s in of_step]))
@@ -174,6 +194,7 @@ def _compared(results: Sequence[Mapping[str, Any]]) -> list[str]:
     columns.append(("tokens/s", 14, ["" if rate is None else f"{rate:,.1f}" for rate in rates]))
     shown = [(name, width, cells) for name, width, cells in columns if any(cells)]
     return [
+        *([answer, ""] if answer else []),
         "".join(f"{name:>{width}}" for name, width, _ in shown) + "  setting",
         *(
             "".join(f"{cells[row]:>{width}}" for _, width, cells in shown) + f"  {result['label']}"
@@ -182,17 +203,17 @@ def _compared(results: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _keep(folder: Path, ran: Sequence[_Ran], count: int, *, tells: bool) -> None:
-    """Write the tables of the runs that a sweep of `count` has made before it ended early, and if it `tells`, print
+def _keep(folder: Path, ran: Sequence[_Ran], points: Sequence[tuple[Scenario, str]], *, tells: bool) -> None:
+    """Write the tables of the runs that a sweep of `points` has made before it ended early, and if it `tells`, print
     their comparison. Figures are left out, as whoever has interrupted it waits."""
-    if not ran or count < 2:
+    if not ran or len(points) < 2:
         return
     results = [one.result for one in ran]
     with suppress(OSError):  # the run's own files are written already
         session.write_sweep(folder, results, draws=False)
     if tells:
-        print(f"{len(ran)} of {count} runs are complete:")
-        print("\n".join(_compared(results)), flush=True)
+        print(f"{len(ran)} of {len(points)} runs are complete:")
+        print("\n".join(_compared(ran, _answer(ran, points))), flush=True)
 
 
 def _cell(key: str, value: Any) -> tuple[str, Any]:

@@ -236,7 +236,7 @@ def _further_words(config: Configuration, key: str, defaults: Configuration) -> 
         value = tuple(fault for fault in value if not fault.is_traced)
     if _is_told_before(config, key, value) or (not is_swept and _is_plain(key, value, defaults)):
         return ""
-    if key == "collective.ring" and not is_swept and not config.chooses_rings:
+    if key == "collective.ring" and not is_swept and (_is_program(config) or not config.chooses_rings):
         return ""
     if key in _TABLES:
         return ", ".join(_entries(key, value, _MOST_SWEPT if is_swept else _MOST))

@@ -268,8 +268,35 @@ CROSSING = [
             [([gpus(n), size(mb)], {"base": 1.0, "joint": s}) for n in (8, 16) for mb, s in ((1, 0.7), (8, 1.2))],
             "joint is fastest at 2 of 4 (8 GPUs, 1 MB; 16 GPUs, 1 MB), 30.0 % below base (the same in every collective "
             "of each); base is fastest at 2 of 4 (8 GPUs, 8 MB; 16 GPUs, 8 MB); joint, the next, takes 20.0 % longer "
-            "(the same in every collective of each).",
+            "(the same in every collective of each); the lowest mean passes from joint to base between 1 MB and 8 MB "
+            "at 8 GPUs and 16 GPUs.",
             id="the best mode changes with two keys",
+        ),
+        pytest.param(
+            [
+                ([size(mb), delay(ms), algorithm(name)], {"base": mb * share + ms * latency})
+                for ms in (1, 10, 100)
+                for mb in (8, 1, 64, 128)
+                for name, share, latency in (("ring", 1, 0.01), ("mesh", 0.7, 1 if ms < 100 else 3))
+            ],
+            "ring is fastest at 7 of 12; mesh, the next, takes 68.3 to 14,935.0 % longer (95 % intervals within 68.3 "
+            "to 14,935.0 %); mesh is fastest at 5 of 12, 14.5 to 29.2 % below ring (95 % intervals within 14.5 to 29.2 "
+            "%); the lowest mean passes from ring to mesh between 1 MB and 8 MB at 1 ms; it passes from ring to mesh "
+            "between 8 MB and 64 MB at 10 ms; it is that of ring throughout at 100 ms.",
+            id="where the best changes along one of two keys",
+        ),
+        pytest.param(
+            [
+                ([algorithm(name), gpus(n)], {"base": 1.0, "joint": s})
+                for name, turn in (("ring", 6), ("mesh", 12))
+                for n, s in ((4, 1.2 if turn > 8 else 0.8), (8, 0.8), (16, 1.2))
+            ],
+            "joint is fastest at 3 of 6 (ring, 4 GPUs; ring, 8 GPUs; mesh, 8 GPUs), 20.0 % below base (the same in "
+            "every collective of each); base is fastest at 3 of 6 (ring, 16 GPUs; mesh, 4 GPUs; mesh, 16 GPUs); joint, "
+            "the next, takes 20.0 % longer (the same in every collective of each); the lowest mean passes from joint "
+            "to base between 8 GPUs and 16 GPUs at ring; it passes from base to joint between 4 GPUs and 8 GPUs and "
+            "passes from joint to base between 8 GPUs and 16 GPUs at mesh.",
+            id="the best changes twice along one of two keys",
         ),
         pytest.param(
             [([pieces(number)], {"base": mean}) for number, mean in ((1, 1.0), (2, 0.8), (4, 0.7), (8, 0.75))],

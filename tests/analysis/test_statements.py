@@ -230,9 +230,11 @@ def test_a_sweep_that_ends_early_tells_and_keeps_what_was_measured(
         with suppress(Interrupted):
             program_command.run_program(config, folder, ["run.py"], ["base"], as_json=False, shown="none")
         table = capsys.readouterr().out.splitlines()
-        assert table[0] == "2 of 4 runs are complete:" and len(table) == 4
-        assert [line.split()[:2] for line in table[2:]] == [["7.000000", "0.500000"], ["8.000000", "1.500000"]]
-        assert "1 ms" in table[2] and "2 ms" in table[3]
+        told, answer, empty, _, *table = table
+        assert told == "2 of 4 runs are complete:" and len(table) == 2 and not empty
+        assert answer.endswith("the median step is 500 ms at 1 ms and 1,500 ms at 2 ms.")
+        assert [line.split()[:2] for line in table] == [["7.000000", "0.500000"], ["8.000000", "1.500000"]]
+        assert "1 ms" in table[0] and "2 ms" in table[1]
         (kept,) = json.loads((tmp_path / name / "program.json").read_text()).values()
         assert [one["run_s"] for one in kept] == [7.0, 8.0]
         assert len((tmp_path / name / "ranks.csv").read_text().splitlines()) == 3
