@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points
 from analysis.figures.style import INK, MODE_STYLES, line_style, time_unit
 
@@ -140,8 +140,7 @@ def _draw(axes: Axes, rows: Sequence[Row], lines: Sequence[str], scale: float, *
         if row.mean_s > _APART * last.get(row.tick, 0.0):
             last[row.tick] = row.mean_s
             text = f"{(row.budget_s - row.mean_s) * 1e3:+,.0f}".replace("-", "\N{MINUS SIGN}")
-            note: Any = {"textcoords": "offset points", "fontsize": 6.5, "color": INK}
-            note["bbox"] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+            note: Any = {"textcoords": "offset points", "fontsize": 6.5, "color": INK, "bbox": ON_WHITE}
             axes.annotate(text, (axis.x[row.tick], row.mean_s / scale), (6, -3), **note)
     for budget_s in {row.budget_s for row in rows}:
         axes.axhline(budget_s / scale, color=_LATE, linestyle="--", linewidth=1.2)

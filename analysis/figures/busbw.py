@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks, panels
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks, panels
 from analysis.figures.run_points import Configuration, FigureGroup, Points, grouped
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line_style
 from analysis.statistics.bandwidth import busbw_factor
@@ -72,6 +72,7 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
                 log_ticks(axes.yaxis)
             else:
                 axes.set_ylim(0, 1.08 * max(row.busbw for row in rows) / 1e9)
+            _name_crossovers(axes, [row for row in rows if row.mode == mode])
             axes.set_title(f"{kind}, mode {mode}, {how}")
             axes.set_xlabel("size of the buffer")
             axes.set_ylabel("bus bandwidth (GB/s)")
@@ -98,19 +99,29 @@ def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    for size, (before, after) in crossovers(rows):
+    for size, _ in crossovers(rows):
         axes.axvline(size, color=FAINT, linestyle=":")
+
+
+def _name_crossovers(axes: Axes, rows: Sequence[Row]) -> None:
+    """Write along each dotted line which algorithm is best on its two sides, at the end with more room beside the
+    curves; the y axis must have its final scale."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    for size, (before, after) in crossovers(rows):
+        shares = [float(to_axes.transform((size, row.busbw / 1e9))[1]) for row in rows if row.size == size]
+        is_below = min(shares) > 1 - max(shares)
         axes.annotate(
             f"{before} | {after}",
-            (size, 1),
-            (-2, 0),
+            (size, 0 if is_below else 1),
+            (-4, 4 if is_below else -2),
             xycoords=("data", "axes fraction"),
             textcoords="offset points",
             rotation=90,
             fontsize=6,
             color=INK,
-            va="top",
+            va="bottom" if is_below else "top",
             ha="right",
+            bbox=ON_WHITE,
         )
 
 

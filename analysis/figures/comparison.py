@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.run_points import (
     ENGINES,
     Configuration,
@@ -326,14 +326,23 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
             continue
         _plot(gains, [x], [one.gain], 100, marker(style, measured=one.engine == "emulation"), whiskers=True)
         if not side and len(group.ticks) <= _MAX_GAINS:
-            top = one.gain.value if math.isnan(one.gain.high) else one.gain.high
-            text, look = f"{fixed(one.gain.value * 100, 1)}{sign}".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
-            gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
+            _label_gain(gains, middle, one.gain, sign)
     labels = names if is_alone else list(group.ticks)
     gains.set_xticks(range(len(labels)), labels)
     gains.set_xlim(-0.6, len(labels) - 0.4)
     gains.set_xlabel("mode" if is_alone else group.x_label)
     times.yaxis.set_major_formatter("{x:,.10g}")
+
+
+def _label_gain(gains: Axes, x: float, gain: Interval, sign: str) -> None:
+    """Write a gain in percent beyond its whisker, on the side away from the line at 0."""
+    is_loss = gain.value < 0
+    end = gain.low if is_loss else gain.high
+    text = f"{fixed(gain.value * 100, 1)}{sign}".replace("-", "−")
+    look: dict[str, Any] = {"ha": "center", "va": "top" if is_loss else "bottom", "fontsize": 6.5, "bbox": ON_WHITE}
+    at = (x, 100 * (gain.value if math.isnan(end) else end))
+    # Below markers and whiskers of other bars, and above the line at 0 and the grid.
+    gains.annotate(text, at, (0, -5 if is_loss else 5), textcoords="offset points", zorder=2, **look)
 
 
 def _styles(group: FigureGroup, *comparisons: Comparison) -> dict[str, ModeStyle]:

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from analysis.figures.output import Picture, canvas, csv_text
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
 from analysis.results.reader import Run
 from topologies.errors import list_all
@@ -75,7 +75,8 @@ def _draw_times(axes: Axes, shown: pd.DataFrame) -> None:
                 axes.plot(max(_MIN_S, time), y, style.marker, color=face, markeredgecolor=INK, markersize=size)
         if not ends:
             axes.plot(_MIN_S, y, "", color=FAINT)
-            axes.annotate(row.outcome.partition(":")[0], (_MIN_S, y), va="center", color=FAINT, fontsize=7.5)
+            words = row.outcome.partition(":")[0]
+            axes.annotate(words, (_MIN_S, y), va="center", color=FAINT, fontsize=7.5, bbox=ON_WHITE)
     axes.set_xscale("log")
     _label_decades(axes, times_s)
     axes.set_xlabel("time since the fault: detected (open), recovered (filled)")
@@ -90,8 +91,8 @@ def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:
         words = row.outcome.partition(":")[0] if math.isnan(cost_s) else f"{cost:,.3f}"
         if not math.isnan(cost_s):
             axes.barh(y, cost, 0.6, color=style.colour, hatch=style.hatch, edgecolor=INK, linewidth=0.6)
-        where: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
-        axes.annotate(words, (max(0.0, np.nan_to_num(cost)), y), color=INK, **where)
+        where: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
+        axes.annotate(words, (max(0.0, np.nan_to_num(cost)), y), color=INK, bbox=ON_WHITE, **where)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.margins(x=0.18)
     axes.set_xlabel(f"cost ({unit}): longer than predicted without faults")

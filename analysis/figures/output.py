@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib as mpl
@@ -30,6 +31,11 @@ from analysis.figures.style import INK, SETTINGS
 from analysis.results.writer import atomic_replacement
 
 _PNG_DPI = 200
+
+ON_WHITE: Mapping[str, Any] = MappingProxyType(
+    {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
+)
+"""The background (`bbox`) of a label that lines may cross: without it the label looks struck through."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
