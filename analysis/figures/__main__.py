@@ -31,6 +31,7 @@ from analysis.figures import (
     job_times,
     over_time,
     periods,
+    ranking,
     referees,
     timeline,
     training,
@@ -40,7 +41,15 @@ from analysis.figures.collective_detail import collectives_of
 from analysis.figures.faults_in_force import of_point
 from analysis.figures.output import Picture
 from analysis.figures.pooled_seeds import with_pooled_seeds
-from analysis.figures.run_points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
+from analysis.figures.run_points import (
+    Configuration,
+    FigureError,
+    FigureGroup,
+    Points,
+    configurations_of,
+    groups_of,
+    points_of,
+)
 from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
 from analysis.statistics.contests import shared_words
@@ -95,7 +104,7 @@ def tasks_of(
     has_budget = any(one.values.get("collective.budget") for one in configurations)
     noted = partial(_noted, without_words(points))
     tasks: list[Task] = [partial(budget.picture, name, groups, pooled)] if has_budget else []
-    tasks += [partial(comparison.picture, name, group, pooled) for group in groups]
+    tasks += [task for group in groups for task in _of_means(name, group, pooled)]
     tasks += [partial(periods.picture, name, group, pooled) for group in periods.groups_of(repeated)]
     if any(point.rows[[column.name for column in REFEREES]].notna().any(axis=None) for point in points.values()):
         tasks.append(partial(referees.of_run, name, configurations, points))
@@ -151,6 +160,15 @@ def _noted(words: str, task: Task) -> Task:
 def _with_words(task: Task, words: str) -> Picture | None:
     picture = task()
     return None if picture is None else replace(picture, caption=f"{picture.caption} {words}")
+
+
+def _of_means(name: str, group: FigureGroup, points: Points) -> Iterator[Task]:
+    """Yield a task for the mean times of a group, or, if it has too many lines for one panel, for each part of it."""
+    if not group.is_crowded:
+        yield partial(comparison.picture, name, group, points)
+        return
+    for stem, shown in ranking.parts_of(name, group):
+        yield partial(ranking.picture, stem, group, shown, points)
 
 
 def _of_jobs(name: str, run: Run, configurations: Sequence[Configuration]) -> list[Task]:

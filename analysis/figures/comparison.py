@@ -89,7 +89,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     inches = max(3.0 if is_faceted else 4.2, min(8.0, max(0.7, 0.08 * longest) * len(group.ticks)))
     width = columns * inches
     estimates = [estimate for one in comparisons for estimate in one.estimates]
-    over = _over(estimates)
+    over = baseline_of(estimates)
     is_base = over is None
     with canvas(max(5.6, width), bands * (2.8 if is_base else 4.3) + 0.9) as figure:
         heights = [3.0, 0.01 if is_base else 2.0] * bands
@@ -107,7 +107,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                 group.axis.draw(gains, inches=inches)
             else:
                 _fit_labels(gains, inches)
-            subject = _subject(comparison, group)
+            subject = subject_of(comparison, group)
             subject = subject.replace(", ", "\n") if is_faceted else subject
             times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
             times.tick_params(labelbottom=False)
@@ -127,7 +127,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     stem = f"{name}-{group.name}" if group.name else name
     against = f", against {group.x_label}" if len(group.configurations) > 1 else ""
     caption = f"Mean completion time{'' if is_base else f' and gain over {over}'}{against}: {group.title}."
-    data = csv_text(_row(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
+    data = csv_text(row_of(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
     return Picture(name=stem, caption=caption, figure=figure, data=data)
 
 
@@ -213,13 +213,13 @@ def _estimates(
         yield Estimate(**which, summary=summarise(times), gain=saved, over=None if saved is None else name)
 
 
-def _over(estimates: Sequence[Estimate]) -> str | None:
+def baseline_of(estimates: Sequence[Estimate]) -> str | None:
     """Return the name of the baseline of these estimates; None if none of them has one."""
     names = list(dict.fromkeys(one.over for one in estimates if one.over is not None))
     return (names[0] if len(names) == 1 else "the baseline") if names else None
 
 
-def _subject(comparison: Comparison, group: FigureGroup) -> str:
+def subject_of(comparison: Comparison, group: FigureGroup) -> str:
     """Return in words which times are compared: "measured and predicted, the same 20 AllGathers".
 
     If lines are not modes, the one mode is named, too.
@@ -238,7 +238,7 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estim
 
     `estimates` are those of all panels, which have the same units, scales and labels.
     """
-    means_s, over = [one.summary.mean_s.value for one in estimates], _over(estimates)
+    means_s, over = [one.summary.mean_s.value for one in estimates], baseline_of(estimates)
     unit_s, unit = time_unit(max(means_s))
     gains.axhline(0, color=MODE_STYLES["base"].colour, linewidth=1.2, zorder=1)
     (_draw_lines if group.is_numeric else _draw_bars)(times, gains, shown, group, unit_s)
@@ -372,7 +372,8 @@ def _handles(comparisons: Sequence[Comparison], group: FigureGroup) -> list[Any]
     return handles
 
 
-def _row(group: FigureGroup, one: Estimate) -> dict[str, Any]:
+def row_of(group: FigureGroup, one: Estimate) -> dict[str, Any]:
+    """Return the row of an estimate in the figure's data."""
     row = group.cells(one.configuration)
     row |= {"engine": one.engine, "mode": one.mode, "collectives": one.summary.collectives}
     unknown = Interval(value=math.nan, low=math.nan, high=math.nan)

@@ -358,7 +358,7 @@ def test_six_swept_algorithms_get_a_panel_each_in_one_figure(tmp_path):
     )
     draw(run)
     assert len({row["collective.algorithm"] for row in data(run, "run")}) == 6
-    titles = [text for text in ET.parse(run / "figures" / "paper.svg").getroot().itertext() if "algorithm " in text]
+    titles = [text for text in ET.parse(run / "figures" / "run.svg").getroot().itertext() if "algorithm " in text]
     assert sorted(title.strip() for title in titles) == sorted(f"algorithm {name}" for name in names)
 
 
