@@ -110,7 +110,8 @@ def tasks_of(
         tasks.append(partial(referees.of_run, name, configurations, points))
     with_transfers = [one for one in configurations if one.admission]
     if len(with_transfers) > 1:
-        tasks.insert(0, partial(calendar.deadlines, name, run, with_transfers[:_MAX_JOBS]))
+        words = _left_out(with_transfers, _MAX_JOBS)
+        tasks.insert(0, _noted(words, partial(calendar.deadlines, name, run, with_transfers[:_MAX_JOBS])))
     tasks += _of_jobs(name, run, configurations)
     if any(one.kind == "training" for one in configurations):
         tasks += [partial(training.iteration_times, axis, name, configurations, points) for axis in training.AXES]
@@ -124,7 +125,10 @@ def tasks_of(
         for part, here in cdf.parts_of(name, group)
     ]
     with_time = [one for one in configurations if over_time.is_drawn(one)]
-    tasks += [noted(partial(over_time.picture, name, run, points, one)) for one in with_time[:_MAX_OVER_TIME]]
+    words = _left_out(with_time, _MAX_OVER_TIME)
+    tasks += [
+        _noted(words, noted(partial(over_time.picture, name, run, points, one))) for one in with_time[:_MAX_OVER_TIME]
+    ]
     if len(faults.measured(run)):
         tasks.append(partial(faults.picture, name, run))
     configuration = configurations[setting]
@@ -144,6 +148,12 @@ def tasks_of(
     elif (setting, collective) not in ((0, None), (0, 0)):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return tasks
+
+
+def _left_out(configurations: Sequence[Configuration], most: int) -> str:
+    """Return that figures of a kind show no more than `most` of these configurations; "" if they show all."""
+    count = len(configurations)
+    return f"The first {most} of {count} configurations are drawn, the others left out." if count > most else ""
 
 
 def without_words(points: Points) -> str:
@@ -179,7 +189,8 @@ def _of_jobs(name: str, run: Run, configurations: Sequence[Configuration]) -> li
         several = [one for one in several if len(one.admission) < len(one.values["job"])]
     has_one_mode = all(len(one.values.get("run.modes", ())) == 1 for one in several)
     if not (several and has_one_mode and 1 < len(configurations) <= _MAX_JOBS):
-        return [partial(job_times.picture, name, run, one) for one in several[:_MAX_JOBS]]
+        words = _left_out(several, _MAX_JOBS)
+        return [_noted(words, partial(job_times.picture, name, run, one)) for one in several[:_MAX_JOBS]]
     shown = [one for one in configurations if one in several or (one.values.get("job") and not one.admission)]
     return [partial(job_times.picture_of_sweep, name, run, shown, shared_words([one.title for one in shown]))]
 

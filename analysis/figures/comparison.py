@@ -32,7 +32,7 @@ from analysis.figures.run_points import (
 from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, paler, time_unit
 from analysis.statistics.contests import Place, baselines_of
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, reasons, summarise
-from analysis.statistics.number_words import fixed
+from analysis.statistics.number_words import fixed, part_words
 
 _WIDE = 8.0  # ratio of the highest to the lowest time above which their axis is logarithmic
 _TICK_WIDTH = 24  # the most characters in a line of a tick's label
@@ -63,10 +63,12 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Estimates that are comparable because all are over the same collectives."""
+    """Estimates that are comparable because all are over the same collectives, told in `counted`: "first 12 of 600", to
+    which `repetitions` adds their seeds."""
 
     engines: tuple[str, ...]
-    collectives: int
+    counted: str
+    repetitions: str
     estimates: tuple[Estimate, ...]
 
 
@@ -172,7 +174,8 @@ def comparisons_of(group: FigureGroup, points: Points) -> list[Comparison]:
     return [
         Comparison(
             engines=engines,
-            collectives=among.size,
+            counted=part_words(among, max(model.size, emulation.size)),
+            repetitions=_repetitions(group, points),
             estimates=tuple(
                 estimate
                 for engine in engines
@@ -182,6 +185,13 @@ def comparisons_of(group: FigureGroup, points: Points) -> list[Comparison]:
         )
         for engines, among in wanted
     ]
+
+
+def _repetitions(group: FigureGroup, points: Points) -> str:
+    """Return of which seeds the collectives of a group are, if its points have the same."""
+    indices = {one.index for one in group.configurations}
+    words = {point.repetitions for (_, index, _), point in points.items() if index in indices}
+    return words.pop() if len(words) == 1 else ""
 
 
 def _common(group: FigureGroup, points: Points, engine: str) -> Numbers:
@@ -220,12 +230,13 @@ def baseline_of(estimates: Sequence[Estimate]) -> str | None:
 
 
 def subject_of(comparison: Comparison, group: FigureGroup) -> str:
-    """Return in words which times are compared: "measured and predicted, the same 20 AllGathers".
+    """Return in words which times are compared: "measured and predicted, the same first 20 of 600
+    AllGathers".
 
     If lines are not modes, the one mode is named, too.
     """
     name = collective_words(one.configuration for one in comparison.estimates)
-    count = f"{comparison.collectives:,} {name}{'' if comparison.collectives == 1 else 's'}"
+    count = f"{comparison.counted} {name}{'' if comparison.counted == '1' else 's'}{comparison.repetitions}"
     if group.compared:
         count += f", mode {' and '.join(dict.fromkeys(one.mode for one in comparison.estimates))}"
     if len(comparison.engines) > 1:

@@ -395,6 +395,11 @@ class PointRows:
         chosen["one_draw"] = self.configuration.has_background and not self.configuration.rounds_differ
         return series_of(self.number, self.completion_s, self.configuration.conditions, **chosen)
 
+    @property
+    def repetitions(self) -> str:
+        """What to say beside the number of its collectives if they are of several seeds; "" if not."""
+        return ""
+
     def among(self, number: Numbers) -> Series:
         """Return the series of the point's collectives that are among these numbers."""
         if np.array_equal(self.number, number):

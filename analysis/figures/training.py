@@ -40,6 +40,7 @@ _MAX_BARS = 3000  # in a panel
 _MAX_NUMBERS = 400  # with more bars the numbers of micro-batches are left out
 _MAX_PANELS = 12
 _MAX_INCHES = 15.0
+_LOOKS_OF = {"model": "lines: predicted", "emulation": "markers: measured"}
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#F5D04C", "D"), ("#4C8C4A", "v"))
 
 
@@ -266,7 +267,8 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
     Returns None if the run called `name` does not sweep the axis.
     """
     rows = rows_of(configurations, points, axis)
-    names = list(dict.fromkeys(row.panel for row in rows))[:_MAX_PANELS]
+    every = list(dict.fromkeys(row.panel for row in rows))
+    names = every[:_MAX_PANELS]
     if not rows:
         return None
     pipelines = list(dict.fromkeys(row.pipeline for row in rows))
@@ -294,7 +296,9 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
             Line2D([], [], color=colour, marker=shape if measured else "", label=pipeline)
             for (colour, shape), pipeline in zip(_LOOKS, pipelines, strict=False)
         ]
-        note = "lines: predicted" + ("; markers: measured" if measured else "")
+        counts = {key[0]: point.number.size for key, point in points.items()}
+        note = "; ".join(f"{look}, mean of {counts[one]:,}" for one, look in _LOOKS_OF.items() if one in counts)
+        note += f"\nthe first {len(names)} of {len(every)} panels; the data have all" * (len(names) < len(every))
         if saves:
             handles += [Line2D([], [], color=colour, label=f"{what} saved") for what, colour in _SAVED.items()]
             note += f"\n{_FIT}"

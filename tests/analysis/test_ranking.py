@@ -69,7 +69,7 @@ def test_eight_modes_have_a_row_each_measured_and_predicted(tmp_path):
     predicted, measured = figure.axes
     names = {mode: next(label for label in labels(measured) if label.split()[0] == mode) for mode in MODES}
     assert sorted(names.values()) == sorted(labels(predicted)) == sorted(labels(measured))
-    for axes, engine, count in ((predicted, "model", 80), (measured, "emulation", 6)):
+    for axes, engine, count in ((predicted, "model", "80"), (measured, "emulation", "first 6 of 80")):
         here = means_of(folder, "engine", "mode")[engine]
         order = [label.split()[0] for label in labels(axes)]
         assert [here[mode] for mode in order] == pytest.approx(sorted(here)), engine
@@ -87,6 +87,19 @@ def test_nine_values_of_a_text_key_alone_have_a_row_or_a_panel_each(tmp_path, mo
     else:
         assert [axes.get_title(loc="left") for axes in figure.axes] == [f"algorithm {name}" for name in ALGORITHMS]
         assert all({label.split()[0] for label in labels(axes)} == {*modes} for axes in figure.axes)
+
+
+def test_a_distribution_shows_the_baseline_and_the_fastest_and_names_those_that_it_leaves_out(tmp_path):
+    policies = [{"name": f"every{number}", "reroute": f"every {number}"} for number in range(2, 11)]
+    modes = ["base", "wan", *(one["name"] for one in policies)]
+    overrides = {"policy": policies, "run.modes": modes, "fabric.gpus": 4}
+    folder = write_run(tmp_path / "run", overrides=overrides, modelled=80, engines=("model",))
+    legend = plot(folder, "cdf").legends[0]
+    drawn = [text.get_text().split()[0] for text in legend.get_texts()]
+    means_s = means_of(folder, "mode")
+    slowest = max((mode for mode in modes if mode != "base"), key=lambda mode: means_s[mode])
+    assert sorted(drawn) == sorted(mode for mode in modes if mode != slowest)
+    assert f"left out, as slower: {slowest};" in legend.get_title().get_text()
 
 
 def test_what_does_not_fit_into_one_figure_is_in_further_ones_and_different_work_keeps_its_order(tmp_path):
