@@ -81,7 +81,7 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
         )
     unit = typical_unit(longest)
     columns = min(_COLUMNS, len(drawn))
-    height = 2.5 * -(-len(drawn) // columns) + (0.9 if len(drawn) > 1 else 0.9 + 0.12 * len(styles))
+    height = 2.5 * -(-len(drawn) // columns) + 0.9
     with canvas(max(5.2, 2.6 * columns), height) as figure:
         grid = panels(figure, len(drawn), columns=columns, sharey=True, sharex=is_shared)
         for index, (panel, axes) in enumerate(zip(drawn, grid, strict=True)):

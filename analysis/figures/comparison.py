@@ -138,7 +138,7 @@ def _fit_labels(axes: Axes, inches: float) -> None:
     there is room for a few characters alone."""
     labels = [label.get_text() for label in axes.get_xticklabels()]
     room = int((inches - _BESIDE) / len(labels) / _CHARACTER)
-    if room < _LEAST_ROOM:
+    if room < min(_LEAST_ROOM, max(map(len, labels))):
         look: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
         axes.set_xticks(axes.get_xticks(), [fill(label, _TICK_WIDTH) for label in labels], **look)
     else:
@@ -260,7 +260,7 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estim
         times.set_ylim(0, max(times.get_ylim()[1], 1.06 * max(means_s) / unit_s))
     times.set_ylabel(f"mean time ({unit})")
     gains.set_ylabel(fill(f"gain over {over} (%)", _LABEL_WIDTH))
-    gains.margins(y=0.18)
+    gains.margins(y=0.22)  # room for the labels beyond whiskers
     if all(abs(one.gain.value) < _ROUNDING for one in estimates if one.gain is not None):
         gains.set_ylim(-1, 1)  # otherwise the axis would show rounding errors
     if over is None:
