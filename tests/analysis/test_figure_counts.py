@@ -106,7 +106,7 @@ def test_what_is_left_of_a_budget_has_the_unit_of_its_axis(tmp_path):
 def test_a_long_legend_takes_no_room_from_the_panels(tmp_path):
     heights = {}
     for count in (1, 7):
-        policies = [{"name": f"a policy with a long name {number}", "reroute": "every 2"} for number in range(count)]
+        policies = [{"name": f"a-policy-with-a-long-name-{number}", "reroute": "every 2"} for number in range(count)]
         overrides = {"policy": policies, "run.modes": ["base", *(one["name"] for one in policies)], "fabric.gpus": 2}
         overrides |= {"sweep.collective.chunk": ["1 MB", "2 MB"]}
         run = write_run(tmp_path / str(count), overrides=overrides, modelled=5, emulated=2)
