@@ -296,7 +296,8 @@ def plot(run: "str | Path | pd.DataFrame", kind: str = "comparison", *, number: 
 
     A run is a run folder, or the rows that `run` or `analysis.results.load` returned. Kinds are the names of the
     modules in `analysis.figures` that draw: "comparison", "cdf", "fidelity", "over_time", "timeline" and others, as far
-    as the run has what they need; of several figures of a kind, `number` chooses one, from 0.
+    as the run has what they need; a "ranking" replaces a comparison with too many lines. Of several figures of a kind,
+    `number` chooses one, from 0.
 
     Raises ResultsError for a run that cannot be read or drawn, ValueError for a kind or a number that it does not have.
     """
@@ -309,6 +310,7 @@ def plot(run: "str | Path | pd.DataFrame", kind: str = "comparison", *, number: 
         kinds: dict[str, list[Task]] = {}
         for task in tasks_of(stored, configurations, points):
             kinds.setdefault(task.func.__module__.rpartition(".")[2], []).append(task)
+        kinds.setdefault("comparison", kinds.get("ranking", []))
         if kind not in kinds:
             raise ValueError(f"{_name_of(run)} has no figure {format_value(kind)}; allowed: {', '.join(kinds)}")
         if not isinstance(number, int) or not 0 <= number < len(kinds[kind]):

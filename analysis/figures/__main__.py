@@ -31,6 +31,7 @@ from analysis.figures import (
     job_times,
     over_time,
     periods,
+    ranking,
     referees,
     timeline,
     training,
@@ -40,7 +41,15 @@ from analysis.figures.collective_detail import collectives_of
 from analysis.figures.faults_in_force import of_point
 from analysis.figures.output import Picture
 from analysis.figures.pooled_seeds import with_pooled_seeds
-from analysis.figures.run_points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
+from analysis.figures.run_points import (
+    Configuration,
+    FigureError,
+    FigureGroup,
+    Points,
+    configurations_of,
+    groups_of,
+    points_of,
+)
 from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
 from analysis.statistics.contests import shared_words
@@ -95,13 +104,14 @@ def tasks_of(
     has_budget = any(one.values.get("collective.budget") for one in configurations)
     noted = partial(_noted, without_words(points))
     tasks: list[Task] = [partial(budget.picture, name, groups, pooled)] if has_budget else []
-    tasks += [partial(comparison.picture, name, group, pooled) for group in groups]
+    tasks += [task for group in groups for task in _of_means(name, group, pooled)]
     tasks += [partial(periods.picture, name, group, pooled) for group in periods.groups_of(repeated)]
     if any(point.rows[[column.name for column in REFEREES]].notna().any(axis=None) for point in points.values()):
         tasks.append(partial(referees.of_run, name, configurations, points))
     with_transfers = [one for one in configurations if one.admission]
     if len(with_transfers) > 1:
-        tasks.insert(0, partial(calendar.deadlines, name, run, with_transfers[:_MAX_JOBS]))
+        words = _left_out(with_transfers, _MAX_JOBS)
+        tasks.insert(0, _noted(words, partial(calendar.deadlines, name, run, with_transfers[:_MAX_JOBS])))
     tasks += _of_jobs(name, run, configurations)
     if any(one.kind == "training" for one in configurations):
         tasks += [partial(training.iteration_times, axis, name, configurations, points) for axis in training.AXES]
@@ -115,7 +125,10 @@ def tasks_of(
         for part, here in cdf.parts_of(name, group)
     ]
     with_time = [one for one in configurations if over_time.is_drawn(one)]
-    tasks += [noted(partial(over_time.picture, name, run, points, one)) for one in with_time[:_MAX_OVER_TIME]]
+    words = _left_out(with_time, _MAX_OVER_TIME)
+    tasks += [
+        _noted(words, noted(partial(over_time.picture, name, run, points, one))) for one in with_time[:_MAX_OVER_TIME]
+    ]
     if len(faults.measured(run)):
         tasks.append(partial(faults.picture, name, run))
     configuration = configurations[setting]
@@ -137,6 +150,12 @@ def tasks_of(
     return tasks
 
 
+def _left_out(configurations: Sequence[Configuration], most: int) -> str:
+    """Return that figures of a kind show no more than `most` of these configurations; "" if they show all."""
+    count = len(configurations)
+    return f"The first {most} of {count} configurations are drawn, the others left out." if count > most else ""
+
+
 def without_words(points: Points) -> str:
     """Return a sentence on the faults that predicted times of these points are without; "" for none."""
     modelled = [point.configuration for point in points.values() if point.engine == "model"]
@@ -153,6 +172,15 @@ def _with_words(task: Task, words: str) -> Picture | None:
     return None if picture is None else replace(picture, caption=f"{picture.caption} {words}")
 
 
+def _of_means(name: str, group: FigureGroup, points: Points) -> Iterator[Task]:
+    """Yield a task for the mean times of a group, or, if it has too many lines for one panel, for each part of it."""
+    if not group.is_crowded:
+        yield partial(comparison.picture, name, group, points)
+        return
+    for stem, shown in ranking.parts_of(name, group):
+        yield partial(ranking.picture, stem, group, shown, points)
+
+
 def _of_jobs(name: str, run: Run, configurations: Sequence[Configuration]) -> list[Task]:
     """Return a task for the jobs of each configuration, or, with one mode, for those of all. Where transfers alone are
     compared, deadlines show them."""
@@ -161,7 +189,8 @@ def _of_jobs(name: str, run: Run, configurations: Sequence[Configuration]) -> li
         several = [one for one in several if len(one.admission) < len(one.values["job"])]
     has_one_mode = all(len(one.values.get("run.modes", ())) == 1 for one in several)
     if not (several and has_one_mode and 1 < len(configurations) <= _MAX_JOBS):
-        return [partial(job_times.picture, name, run, one) for one in several[:_MAX_JOBS]]
+        words = _left_out(several, _MAX_JOBS)
+        return [_noted(words, partial(job_times.picture, name, run, one)) for one in several[:_MAX_JOBS]]
     shown = [one for one in configurations if one in several or (one.values.get("job") and not one.admission)]
     return [partial(job_times.picture_of_sweep, name, run, shown, shared_words([one.title for one in shown]))]
 

@@ -1,9 +1,11 @@
 """Completion times compared with the budget of a collective (`collective.budget`), over a sweep.
 
 One swept key is the x axis and another makes the panels; each combination of the others, and of modes, is a line. A
-number at each point is the part of the budget that is left, in ms. Where there are measurements, the model is in grey.
+number at each point is the part of the budget that is left, in the unit of the axis. Where there are measurements, the
+model is in grey.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,7 +13,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points
 from analysis.figures.style import INK, MODE_STYLES, line_style, time_unit
 
@@ -80,7 +82,11 @@ def picture(name: str, groups: Sequence[FigureGroup], points: Points) -> Picture
         handles.append(Line2D([], [], color=_LATE, linestyle="--", label="budget"))
         if measured and len(measured) < len(rows):
             handles.append(Line2D([], [], label="model", **_MODEL))
-        legend(figure, handles, "numbers: ms of the budget that are left; bars: shortest and longest time")
+        legend(
+            figure,
+            handles,
+            f"numbers: {unit} of the budget that are left; bars: shortest and longest time\n{_means(rows)}",
+        )
         heading(figure, groups[0].title if len(groups) == 1 else "Completion times and budget")
     counted = measured or rows
     fitting = sum(row.cells["fitting"] for row in counted)
@@ -88,6 +94,13 @@ def picture(name: str, groups: Sequence[FigureGroup], points: Points) -> Picture
     how = "measured" if measured else "predicted"
     caption = f"Completion times and budget: {fitting:,} of {count:,} {how} times are within the budget."
     return Picture(name=f"{name}-budget", caption=caption, figure=figure, data=csv_text(row.cells for row in rows))
+
+
+def _means(rows: Sequence[Row]) -> str:
+    """Return over how many collectives the means are, by engine."""
+    words = {"emulation": "measured", "model": "predicted"}
+    counts = {engine: {row.point.number.size for row in rows if row.point.engine == engine} for engine in words}
+    return "; ".join(f"{words[engine]}: mean of {max(sizes):,}" for engine, sizes in counts.items() if sizes)
 
 
 def _rows(group: FigureGroup, points: Points) -> Iterator[Row]:
@@ -136,12 +149,13 @@ def _draw(axes: Axes, rows: Sequence[Row], lines: Sequence[str], scale: float, *
                 )
     numbered = [row for row in rows if not has_measured or row.point.engine == "emulation"]
     last: dict[int, float] = {}
+    widest = max((abs(row.budget_s - row.mean_s) / scale for row in numbered), default=1.0)
+    digits = min(3, max(0, 1 - math.floor(math.log10(widest or 1.0))))  # of the unit of the axis
     for row in sorted(numbered, key=lambda row: row.mean_s):
         if row.mean_s > _APART * last.get(row.tick, 0.0):
             last[row.tick] = row.mean_s
-            text = f"{(row.budget_s - row.mean_s) * 1e3:+,.0f}".replace("-", "\N{MINUS SIGN}")
-            note: Any = {"textcoords": "offset points", "fontsize": 6.5, "color": INK}
-            note["bbox"] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+            text = f"{(row.budget_s - row.mean_s) / scale:+,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+            note: Any = {"textcoords": "offset points", "fontsize": 6.5, "color": INK, "bbox": ON_WHITE}
             axes.annotate(text, (axis.x[row.tick], row.mean_s / scale), (6, -3), **note)
     for budget_s in {row.budget_s for row in rows}:
         axes.axhline(budget_s / scale, color=_LATE, linestyle="--", linewidth=1.2)

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.collective_detail import Collective
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import Configuration
 from analysis.figures.style import CRITICAL, FAINT, INK, MODE_STYLES, time_unit
 from analysis.results.reader import Run
@@ -187,7 +187,7 @@ def _draw_arrivals(axes: Axes, columns: Sequence[_Column], looks: Mapping[str, d
             x = column + ((jobs.index(arrival.job) + 0.5) / len(jobs) - 0.5) * 0.84
             if math.isnan(arrival.there_s):
                 look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": CRITICAL, "fontsize": 8}
-                axes.text(x, 0.02, arrival.outcome, rotation=90, **look)
+                axes.text(x, 0.02, arrival.outcome, rotation=90, bbox=ON_WHITE, **look)
                 continue
             look = {"edgecolor": INK if arrival.in_time else CRITICAL, "linewidth": 0.6 if arrival.in_time else 1.8}
             axes.bar(x, arrival.there_s / arrival.due_s, 0.84 / len(jobs), **looks[arrival.job], **look)

@@ -5,6 +5,7 @@ collectives than were measured, a thin line shows all of its predictions. With o
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +15,16 @@ from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import ENGINES, Configuration, FigureGroup, PointRows, Points
-from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, time_unit, value_styles
+from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, typical_unit, value_styles
 
 MAX_PANELS = 16
 """Panels in one figure; further ones get further figures."""
 
+_NOTE = 75  # characters in a line of the note
 _QUANTILES = 200  # points drawn of a longer series, whose single steps would be too small to see
 _COLUMNS = 4
 _WIDE = 4  # panels whose longest times differ by a larger factor have time axes of their own
-_MAX_CURVES = 10  # curves that one panel has instead of several panels
+_MAX_CURVES = 10  # that one panel has
 
 Floats = npt.NDArray[np.float64]
 Curve = tuple[PointRows, ...]
@@ -71,12 +73,19 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
         first, *others = drawn
         drawn = [first, *(panel._replace(curves=_without(panel.curves, same)) for panel in others)]
         note = f"the same in all panels, and drawn in the first alone: {constant}"
+    left_out = _slowest(drawn, styles)
+    if left_out:
+        drawn = [panel._replace(curves=_without(panel.curves, left_out)) for panel in drawn]
+        note = "\n".join(
+            filter(None, [note, fill(f"left out, as slower: {', '.join(left_out)}; the data have all", _NOTE)])
+        )
+    unit = typical_unit(longest)
     columns = min(_COLUMNS, len(drawn))
-    height = 2.5 * -(-len(drawn) // columns) + (0.9 if len(drawn) > 1 else 0.9 + 0.12 * len(styles))
+    height = 2.5 * -(-len(drawn) // columns) + 0.9
     with canvas(max(5.2, 2.6 * columns), height) as figure:
         grid = panels(figure, len(drawn), columns=columns, sharey=True, sharex=is_shared)
         for index, (panel, axes) in enumerate(zip(drawn, grid, strict=True)):
-            _draw(axes, panel, styles, max(longest) if is_shared else longest[index])
+            _draw(axes, panel, styles, max(longest) if is_shared else longest[index], unit)
             axes.tick_params(labelbottom=True)  # also above the last row, which may be shorter
             axes.set_title(panel.title, fontsize=8)
             if index % columns == 0:
@@ -151,19 +160,38 @@ def _merged(every: Sequence[Panel], same: Collection[str], group: FigureGroup) -
     return Panel("\n".join(title), "", found), {name: styles[name] for name in found}
 
 
+def _slowest(drawn: Sequence[Panel], styles: Mapping[str, ModeStyle]) -> list[str]:
+    """Return the lines that are one too many in a panel: all but the first, the baseline, and the fastest in all."""
+    if max(len(panel.curves) for panel in drawn) <= _MAX_CURVES:
+        return []
+    means_s: dict[str, list[float]] = {}
+    for panel in drawn:
+        for name, curve in panel.curves.items():
+            means_s.setdefault(name, []).append(float(curve[0].completion_s.mean()))
+    first, *others = (name for name in styles if name in means_s)
+    shares = {name: np.mean(np.log(means_s[name])) for name in others}
+    kept = {first, *sorted(others, key=shares.__getitem__)[: _MAX_CURVES - 1]}
+    return [name for name in others if name not in kept]
+
+
 def _without(curves: Mapping[str, Curve], same: Collection[str]) -> dict[str, Curve]:
     return {name: curve for name, curve in curves.items() if name not in same}
 
 
 def _counts(points: Sequence[PointRows]) -> str:
-    """Return how many collectives a panel shows, in words: "100,000 predicted, 20 measured"."""
+    """Return how many collectives a panel shows, in words: "100,000 predicted, first 20 measured"."""
     parts = []
+    whole = max((point.number.size for point in points if point.engine == "model"), default=0)
     for engine, word in (("model", "predicted"), ("emulation", "measured")):
-        counts = {len(point.rows) for point in points if point.engine == engine}
+        counts = {point.number.size: point for point in points if point.engine == engine}
         if counts:
             least, most = min(counts), max(counts)
-            parts.append(f"{least:,} {word}" if least == most else f"{least:,}-{most:,} {word}")
-    return ", ".join(parts)
+            first = engine == "emulation" and least == most < whole and most == counts[most].number.max() + 1
+            number = f"{least:,}" if least == most else f"{least:,}-{most:,}"
+            some = engine == "emulation" and most < whole and not first
+            parts.append(f"{'first ' if first else ''}{number} {'of them ' if some else ''}{word}")
+    repeated = {point.repetitions for point in points}
+    return ", ".join(parts) + (repeated.pop() if len(repeated) == 1 else "")
 
 
 def shares(times_s: Floats) -> tuple[Floats, Floats]:
@@ -178,13 +206,13 @@ def shares(times_s: Floats) -> tuple[Floats, Floats]:
     return ordered[-(-steps * len(ordered) // _QUANTILES) - 1], steps / _QUANTILES
 
 
-def _draw(axes: Axes, panel: Panel, styles: Mapping[str, ModeStyle], longest_s: float) -> None:
-    """Draw a panel, whose unit of time fits the longest time."""
+def _draw(axes: Axes, panel: Panel, styles: Mapping[str, ModeStyle], longest_s: float, time: tuple[float, str]) -> None:
+    """Draw a panel in a unit of time: its length in s, and its name."""
     if not longest_s:  # the run was interrupted before these configurations
         axes.set_axis_off()
         axes.text(0.5, 0.5, "no collective", ha="center", va="center", transform=axes.transAxes)
         return
-    scale, unit = time_unit(longest_s)
+    scale, unit = time
     has_measured = any(point.engine == "emulation" for point in panel.points)
     for name, curve in panel.curves.items():
         look, measured = line(styles[name]), next((point for point in curve if point.engine == "emulation"), None)
@@ -228,7 +256,7 @@ def _handles(drawn: Sequence[Panel], styles: Mapping[str, ModeStyle]) -> list[Li
 def _data(group: FigureGroup, every: Sequence[Panel]) -> str:
     return csv_text(
         group.cells(point.configuration)
-        | {"engine": point.engine, "mode": point.mode, "collectives": len(point.rows)}
+        | {"engine": point.engine, "mode": point.mode, "collectives": point.number.size}
         | {"completion_s": time_s, "share": share}
         for panel in every
         for point in panel.points

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.run_points import (
     ENGINES,
     Configuration,
@@ -32,7 +32,7 @@ from analysis.figures.run_points import (
 from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, paler, time_unit
 from analysis.statistics.contests import Place, baselines_of
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, reasons, summarise
-from analysis.statistics.number_words import fixed
+from analysis.statistics.number_words import fixed, part_words
 
 _WIDE = 8.0  # ratio of the highest to the lowest time above which their axis is logarithmic
 _TICK_WIDTH = 24  # the most characters in a line of a tick's label
@@ -63,10 +63,12 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Estimates that are comparable because all are over the same collectives."""
+    """Estimates that are comparable because all are over the same collectives, told in `counted`: "first 12 of 600", to
+    which `repetitions` adds their seeds."""
 
     engines: tuple[str, ...]
-    collectives: int
+    counted: str
+    repetitions: str
     estimates: tuple[Estimate, ...]
 
 
@@ -89,7 +91,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     inches = max(3.0 if is_faceted else 4.2, min(8.0, max(0.7, 0.08 * longest) * len(group.ticks)))
     width = columns * inches
     estimates = [estimate for one in comparisons for estimate in one.estimates]
-    over = _over(estimates)
+    over = baseline_of(estimates)
     is_base = over is None
     with canvas(max(5.6, width), bands * (2.8 if is_base else 4.3) + 0.9) as figure:
         heights = [3.0, 0.01 if is_base else 2.0] * bands
@@ -107,7 +109,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                 group.axis.draw(gains, inches=inches)
             else:
                 _fit_labels(gains, inches)
-            subject = _subject(comparison, group)
+            subject = subject_of(comparison, group)
             subject = subject.replace(", ", "\n") if is_faceted else subject
             times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
             times.tick_params(labelbottom=False)
@@ -127,7 +129,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     stem = f"{name}-{group.name}" if group.name else name
     against = f", against {group.x_label}" if len(group.configurations) > 1 else ""
     caption = f"Mean completion time{'' if is_base else f' and gain over {over}'}{against}: {group.title}."
-    data = csv_text(_row(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
+    data = csv_text(row_of(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
     return Picture(name=stem, caption=caption, figure=figure, data=data)
 
 
@@ -136,7 +138,7 @@ def _fit_labels(axes: Axes, inches: float) -> None:
     there is room for a few characters alone."""
     labels = [label.get_text() for label in axes.get_xticklabels()]
     room = int((inches - _BESIDE) / len(labels) / _CHARACTER)
-    if room < _LEAST_ROOM:
+    if room < min(_LEAST_ROOM, max(map(len, labels))):
         look: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
         axes.set_xticks(axes.get_xticks(), [fill(label, _TICK_WIDTH) for label in labels], **look)
     else:
@@ -172,7 +174,8 @@ def comparisons_of(group: FigureGroup, points: Points) -> list[Comparison]:
     return [
         Comparison(
             engines=engines,
-            collectives=among.size,
+            counted=part_words(among, max(model.size, emulation.size)),
+            repetitions=_repetitions(group, points),
             estimates=tuple(
                 estimate
                 for engine in engines
@@ -182,6 +185,13 @@ def comparisons_of(group: FigureGroup, points: Points) -> list[Comparison]:
         )
         for engines, among in wanted
     ]
+
+
+def _repetitions(group: FigureGroup, points: Points) -> str:
+    """Return of which seeds the collectives of a group are, if its points have the same."""
+    indices = {one.index for one in group.configurations}
+    words = {point.repetitions for (_, index, _), point in points.items() if index in indices}
+    return words.pop() if len(words) == 1 else ""
 
 
 def _common(group: FigureGroup, points: Points, engine: str) -> Numbers:
@@ -213,19 +223,20 @@ def _estimates(
         yield Estimate(**which, summary=summarise(times), gain=saved, over=None if saved is None else name)
 
 
-def _over(estimates: Sequence[Estimate]) -> str | None:
+def baseline_of(estimates: Sequence[Estimate]) -> str | None:
     """Return the name of the baseline of these estimates; None if none of them has one."""
     names = list(dict.fromkeys(one.over for one in estimates if one.over is not None))
     return (names[0] if len(names) == 1 else "the baseline") if names else None
 
 
-def _subject(comparison: Comparison, group: FigureGroup) -> str:
-    """Return in words which times are compared: "measured and predicted, the same 20 AllGathers".
+def subject_of(comparison: Comparison, group: FigureGroup) -> str:
+    """Return in words which times are compared: "measured and predicted, the same first 20 of 600
+    AllGathers".
 
     If lines are not modes, the one mode is named, too.
     """
     name = collective_words(one.configuration for one in comparison.estimates)
-    count = f"{comparison.collectives:,} {name}{'' if comparison.collectives == 1 else 's'}"
+    count = f"{comparison.counted} {name}{'' if comparison.counted == '1' else 's'}{comparison.repetitions}"
     if group.compared:
         count += f", mode {' and '.join(dict.fromkeys(one.mode for one in comparison.estimates))}"
     if len(comparison.engines) > 1:
@@ -238,7 +249,7 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estim
 
     `estimates` are those of all panels, which have the same units, scales and labels.
     """
-    means_s, over = [one.summary.mean_s.value for one in estimates], _over(estimates)
+    means_s, over = [one.summary.mean_s.value for one in estimates], baseline_of(estimates)
     unit_s, unit = time_unit(max(means_s))
     gains.axhline(0, color=MODE_STYLES["base"].colour, linewidth=1.2, zorder=1)
     (_draw_lines if group.is_numeric else _draw_bars)(times, gains, shown, group, unit_s)
@@ -249,7 +260,7 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estim
         times.set_ylim(0, max(times.get_ylim()[1], 1.06 * max(means_s) / unit_s))
     times.set_ylabel(f"mean time ({unit})")
     gains.set_ylabel(fill(f"gain over {over} (%)", _LABEL_WIDTH))
-    gains.margins(y=0.18)
+    gains.margins(y=0.22)  # room for the labels beyond whiskers
     if all(abs(one.gain.value) < _ROUNDING for one in estimates if one.gain is not None):
         gains.set_ylim(-1, 1)  # otherwise the axis would show rounding errors
     if over is None:
@@ -326,14 +337,23 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
             continue
         _plot(gains, [x], [one.gain], 100, marker(style, measured=one.engine == "emulation"), whiskers=True)
         if not side and len(group.ticks) <= _MAX_GAINS:
-            top = one.gain.value if math.isnan(one.gain.high) else one.gain.high
-            text, look = f"{fixed(one.gain.value * 100, 1)}{sign}".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
-            gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
+            _label_gain(gains, middle, one.gain, sign)
     labels = names if is_alone else list(group.ticks)
     gains.set_xticks(range(len(labels)), labels)
     gains.set_xlim(-0.6, len(labels) - 0.4)
     gains.set_xlabel("mode" if is_alone else group.x_label)
     times.yaxis.set_major_formatter("{x:,.10g}")
+
+
+def _label_gain(gains: Axes, x: float, gain: Interval, sign: str) -> None:
+    """Write a gain in percent beyond its whisker, on the side away from the line at 0."""
+    is_loss = gain.value < 0
+    end = gain.low if is_loss else gain.high
+    text = f"{fixed(gain.value * 100, 1)}{sign}".replace("-", "−")
+    look: dict[str, Any] = {"ha": "center", "va": "top" if is_loss else "bottom", "fontsize": 6.5, "bbox": ON_WHITE}
+    at = (x, 100 * (gain.value if math.isnan(end) else end))
+    # Below markers and whiskers of other bars, and above the line at 0 and the grid.
+    gains.annotate(text, at, (0, -5 if is_loss else 5), textcoords="offset points", zorder=2, **look)
 
 
 def _styles(group: FigureGroup, *comparisons: Comparison) -> dict[str, ModeStyle]:
@@ -363,7 +383,8 @@ def _handles(comparisons: Sequence[Comparison], group: FigureGroup) -> list[Any]
     return handles
 
 
-def _row(group: FigureGroup, one: Estimate) -> dict[str, Any]:
+def row_of(group: FigureGroup, one: Estimate) -> dict[str, Any]:
+    """Return the row of an estimate in the figure's data."""
     row = group.cells(one.configuration)
     row |= {"engine": one.engine, "mode": one.mode, "collectives": one.summary.collectives}
     unknown = Interval(value=math.nan, low=math.nan, high=math.nan)

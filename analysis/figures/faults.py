@@ -5,6 +5,7 @@ Times are those of the experiment's clock; in virtual time that is the clock of 
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from analysis.figures.output import Picture, canvas, csv_text
-from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text
+from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit, typical_unit
 from analysis.results.reader import Run
 from topologies.errors import list_all
-from topologies.units import format_delay
 
 _MOST = 40  # faults that are drawn; the data file has all of them
 _MIN_S = 1e-6  # shorter times are drawn here
@@ -75,10 +75,12 @@ def _draw_times(axes: Axes, shown: pd.DataFrame) -> None:
                 axes.plot(max(_MIN_S, time), y, style.marker, color=face, markeredgecolor=INK, markersize=size)
         if not ends:
             axes.plot(_MIN_S, y, "", color=FAINT)
-            axes.annotate(row.outcome.partition(":")[0], (_MIN_S, y), va="center", color=FAINT, fontsize=7.5)
+            words = row.outcome.partition(":")[0]
+            axes.annotate(words, (_MIN_S, y), va="center", color=FAINT, fontsize=7.5, bbox=ON_WHITE)
     axes.set_xscale("log")
-    _label_decades(axes, times_s)
-    axes.set_xlabel("time since the fault: detected (open), recovered (filled)")
+    unit_s, unit = typical_unit([time_s for time_s in times_s if time_s > _MIN_S] or times_s)
+    _label_decades(axes, times_s, unit_s)
+    axes.set_xlabel(f"time since the fault ({unit}): detected (open), recovered (filled)")
 
 
 def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:
@@ -90,8 +92,8 @@ def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:
         words = row.outcome.partition(":")[0] if math.isnan(cost_s) else f"{cost:,.3f}"
         if not math.isnan(cost_s):
             axes.barh(y, cost, 0.6, color=style.colour, hatch=style.hatch, edgecolor=INK, linewidth=0.6)
-        where: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
-        axes.annotate(words, (max(0.0, np.nan_to_num(cost)), y), color=INK, **where)
+        where: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
+        axes.annotate(words, (max(0.0, np.nan_to_num(cost)), y), color=INK, bbox=ON_WHITE, **where)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.margins(x=0.18)
     axes.set_xlabel(f"cost ({unit}): longer than predicted without faults")
@@ -103,14 +105,14 @@ def _counted(rows: pd.DataFrame) -> str:
     return f"{faults} fault{'s' * (faults > 1)}" + (f" in {modes} modes" if modes > 1 else "")
 
 
-def _label_decades(axes: Axes, times_s: Sequence[float]) -> None:
-    """Make the logarithmic x axis have the decades of these times, at least one, with units: 100 µs, 1 ms and so on."""
+def _label_decades(axes: Axes, times_s: Sequence[float], unit_s: float) -> None:
+    """Make the logarithmic x axis have the decades of these times, at least one, in a unit of so many seconds."""
     least, most = math.floor(math.log10(min(times_s))), math.ceil(math.log10(max(times_s)))
     axes.set_xlim(0.8 * 10.0**least, 1.25 * 10.0 ** max(most, least + 1))
-    axes.xaxis.set_major_formatter(FuncFormatter(_tick_label))
+    axes.xaxis.set_major_formatter(FuncFormatter(partial(_tick_label, unit_s)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _tick_label(time_s: float, _index: int | None = None) -> str:
-    text = format_delay(float(f"{time_s:.3g}")).replace("us", "µs")
+def _tick_label(unit_s: float, time_s: float, _index: int | None = None) -> str:
+    text = f"{time_s / unit_s:,.10g}"
     return f"≤ {text}" if time_s <= _MIN_S else text

@@ -62,7 +62,12 @@ def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
         without = (
             "" if summary.disturbed is None else f", without {summary.disturbed.collectives:,} that a fault disturbed"
         )
-        heading(figure, f"Measured against predicted times, {summary.collectives:,} collectives{without}")
+        modes, settings = (
+            {*each} for each in zip(*((one.mode, one.configuration.index) for one in measured), strict=True)
+        )
+        among = ["modes"] * (len(modes) > 1) + ["configurations"] * (len(settings) > 1)
+        of_all = f" of all {' and '.join(among)}" if among else ""
+        heading(figure, f"Measured against predicted times, {summary.collectives:,} collectives{of_all}{without}")
         legend(figure, handles, f"median of measured / predicted {summary.median_ratio:.4f}; {summary.drops_words}")
     caption = f"Measured against predicted completion times: {summary.words}."
     return Picture(name=f"{name}-fidelity", caption=caption, figure=figure, data=_data(measured))

@@ -63,6 +63,7 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
         title=configuration.title,
         caption=f"Completion time of each job{' by mode' * (len(modes) > 1)}, counted from its start: {about}.",
         ticks={(configuration.index, mode): mode for mode in modes},
+        whole=_rounds(run),
     )
 
 
@@ -78,13 +79,19 @@ def picture_of_sweep(name: str, run: Run, configurations: Sequence[Configuration
     }
     where = f"{title}, mode {' '.join(sorted({mode for _, mode in modes}))}"
     caption = f"Completion time of each job by configuration, counted from its start: {where}."
-    return _picture(f"{name}-jobs", bars, title=where, caption=caption, ticks=ticks)
+    return _picture(f"{name}-jobs", bars, title=where, caption=caption, ticks=ticks, whole=_rounds(run))
+
+
+def _rounds(run: Run) -> int:
+    """Return how many rounds the longest point of a run has."""
+    return int(run.jobs["collective"].max()) + 1 if len(run.jobs) else 0
 
 
 def _picture(
-    name: str, bars: Sequence[Bar], *, title: str, caption: str, ticks: Mapping[tuple[int, str], str]
+    name: str, bars: Sequence[Bar], *, title: str, caption: str, ticks: Mapping[tuple[int, str], str], whole: int
 ) -> Picture | None:
-    """Draw bars in a panel for each job, at ticks with these labels by configuration and mode; None without bars."""
+    """Draw bars in a panel for each job, at ticks with these labels by configuration and mode; None without bars. A
+    point of the run has `whole` rounds."""
     if not bars:
         return None
     jobs = list(dict.fromkeys(bar.job for bar in bars))
@@ -106,7 +113,13 @@ def _picture(
             sides = [("left: measured", "#666666"), ("right: predicted", paler("#666666"))]
         handles = [Patch(facecolor=face, label=text, **look) for text, face in sides]
         rounds = max(bar.rounds for bar in bars)
-        legend(figure, handles, "mean over the rounds; whiskers: 5th to 95th percentile" if rounds > 1 else "one round")
+        of_all = f" of {whole:,}" if whole > rounds else ""
+        how = (
+            f"mean over {rounds:,}{of_all} rounds; whiskers: 5th to 95th percentile"
+            if rounds > 1
+            else f"one round{of_all}"
+        )
+        legend(figure, handles, how)
     return Picture(
         name=name,
         caption=caption,

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib as mpl
@@ -30,6 +31,13 @@ from analysis.figures.style import INK, SETTINGS
 from analysis.results.writer import atomic_replacement
 
 _PNG_DPI = 200
+_LEGEND_ROWS = 2  # of a legend, and as many lines of its note, for which figures have room
+_LEGEND_ROW, _NOTE_LINE = 0.17, 0.12  # inches of each further one
+
+ON_WHITE: Mapping[str, Any] = MappingProxyType(
+    {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
+)
+"""The background (`bbox`) of a label that lines may cross: without it the label looks struck through."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,9 +120,14 @@ def panels(figure: Figure, count: int, *, columns: int, **options: Any) -> list[
 
 
 def legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> None:
-    """Add one legend below all panels, in as many columns as have room, with a note above it."""
+    """Add one legend below all panels, in as many columns as have room, with a note above it.
+
+    The figure becomes higher by what a legend of more than `_LEGEND_ROWS` rows takes, so that its panels keep theirs.
+    """
     room = figure.get_figwidth() / (0.55 + 0.066 * max(len(str(handle.get_label())) for handle in handles))
     rows = -(-len(handles) // max(1, int(room)))
+    more = max(0, rows - _LEGEND_ROWS) * _LEGEND_ROW + max(0, note.count("\n") - 1) * _NOTE_LINE
+    figure.set_figheight(figure.get_figheight() + more)
     look: Mapping[str, Any] = {"fontsize": "small", "title": note or None, "title_fontsize": "x-small"}
     figure.legend(handles=handles, ncols=-(-len(handles) // rows), loc="outside lower center", **look)
 

@@ -14,10 +14,10 @@ from matplotlib.ticker import NullLocator
 
 from analysis.figures.output import Picture, canvas, csv_text, legend, panels
 from analysis.figures.run_points import Configuration, FigureGroup, Points, collective_words, grouped
-from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
+from analysis.figures.style import INK, MODE_STYLES, line, marker, typical_unit
 
 _PERIOD = "collective.reembed_every"
-_PANELS = 8
+_PANELS = 8  # that are drawn
 
 
 class Row(NamedTuple):
@@ -39,7 +39,7 @@ def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
     if _PERIOD not in swept:
         return []
     facet = next((key for key in swept if key != _PERIOD), None)
-    return [group for group in grouped(configurations, _PERIOD, facet) if len(_panels(group)) <= _PANELS]
+    return grouped(configurations, _PERIOD, facet)
 
 
 def rows_of(group: FigureGroup, points: Points) -> list[Row]:
@@ -75,21 +75,26 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture | None:
     rows = rows_of(group, points)
     if not rows:
         return None
-    names = list(dict.fromkeys(row.panel for row in rows))
+    every = list(dict.fromkeys(row.panel for row in rows))
+    names = every[:_PANELS]
     columns = min(2, len(names))
+    unit = typical_unit([row.mean_s for row in rows])
     with canvas(max(5.2, 4.0 * columns), 2.9 * -(-len(names) // columns) + 0.7) as figure:
         for axes, panel in zip(panels(figure, len(names), columns=columns), names, strict=True):
-            _draw(axes, [row for row in rows if row.panel == panel])
+            _draw(axes, [row for row in rows if row.panel == panel], unit)
             axes.set_title(panel if group.facet is None else f"{group.key_words(group.facet)} {panel}")
         modes = [mode for mode in MODE_STYLES if any(row.mode == mode for row in rows)]
-        engines = [row.engine for row in rows]
+        engines = dict.fromkeys(row.engine for row in rows)
         looks = [marker(mode, measured=True) | line(mode) for mode in modes]
         handles = [
             Line2D([], [], label=MODE_STYLES[mode].label, **look) for mode, look in zip(modes, looks, strict=True)
         ]
         handles.append(Line2D([], [], label="the best period", **_RING))
-        notes = {"model": "lines: predicted", "emulation": "filled markers: measured, the first collectives"}
-        legend(figure, handles, "; ".join(note for engine, note in notes.items() if engine in {*engines}))
+        looks_of = {"model": "lines: predicted", "emulation": "filled markers: measured"}
+        counts = {engine: max(row.collectives for row in rows if row.engine == engine) for engine in engines}
+        note = "; ".join(f"{looks_of[one]}, mean of {count:,}" for one, count in counts.items())
+        note += f"\nthe first {len(names)} of {len(every)} panels; the data have all" * (len(names) < len(every))
+        legend(figure, handles, note)
     caption = f"Mean time of {collective_words(group.configurations)}s against how many of them keep an embedding."
     data = csv_text(row._asdict() for row in rows)
     return Picture(
@@ -106,8 +111,8 @@ _RING: dict[str, Any] = {
 }
 
 
-def _draw(axes: Axes, rows: Sequence[Row]) -> None:
-    unit_s, unit = time_unit(max(row.mean_s for row in rows))
+def _draw(axes: Axes, rows: Sequence[Row], time: tuple[float, str]) -> None:
+    unit_s, unit = time
     for engine, mode in dict.fromkeys((row.engine, row.mode) for row in rows):
         own = [row for row in rows if (row.engine, row.mode) == (engine, mode)]
         x, y = [row.period for row in own], [row.mean_s / unit_s for row in own]

@@ -26,6 +26,17 @@ class PooledRows(PointRows):
         """The completion times of all seeds, pooled."""
         return pooled_repetitions({seeds: part.series for seeds, part in self.parts.items()})
 
+    @property
+    def repetitions(self) -> str:
+        """What to say beside the number of its collectives: of how many seeds they are, or with how many each of them
+        was repeated."""
+        hashes, seeds = (len({*each}) for each in zip(*self.parts, strict=True))
+        stored = sum(len(part.rows) for part in self.parts.values())
+        is_apart = stored == hashes * self.number.size  # with a trace, seeds have the same collectives
+        each = [f"{seeds} seeds"] * (seeds > 1 and not is_apart) + [f"{hashes} hash seeds"] * (hashes > 1)
+        own = f" of {seeds} seeds" * (seeds > 1 and is_apart)
+        return f"{own}, with each of {' and '.join(each)}" if each else own
+
     @cached_property
     def number(self) -> Numbers:
         """The numbers of the collectives, which differ between seeds."""

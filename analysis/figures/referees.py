@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from analysis.figures.output import Picture, canvas, csv_text, explain, panels
 from analysis.figures.run_points import Configuration, Points
-from analysis.figures.style import FAINT, INK, MODE_STYLES, name_modes, time_unit
+from analysis.figures.style import FAINT, INK, MODE_STYLES, name_modes, typical_unit
 
 _MOST = 20  # configurations of a run that are drawn
 _BEST = {"fastest ring": "best_ring_s", "best schedule": "best_schedule_s", "best policy": "best_policy_s"}
@@ -23,9 +23,10 @@ def of_run(name: str, configurations: Sequence[Configuration], points: Points) -
     """
     engine = min((point.engine for point in points.values()), key=["model", "emulation"].index)
     settings: dict[str, tuple[Times, Times, float]] = {}
-    collectives = 0
+    collectives, found = 0, 0
     for one in configurations:
         here = [point for point in points.values() if point.engine == engine and point.configuration is one]
+        found += bool(here)
         if not here or len(settings) == _MOST:
             continue
         rows, collectives = here[0].rows, len(here[0].rows)
@@ -36,6 +37,7 @@ def of_run(name: str, configurations: Sequence[Configuration], points: Points) -
     if not settings:
         return None
     how = "by the timing model" if engine == "model" else "measured, referees by the timing model"
+    how += f", the first {_MOST} of {found} configurations" * (len(settings) == _MOST < found)
     return picture(settings, collectives=collectives, name=f"{name}-referees", how=how)
 
 
@@ -53,11 +55,13 @@ def picture(
     name_modes([mode for modes_s, _, _ in settings.values() for mode in modes_s])
     bars = max(len(modes_s) + len(referees_s) for modes_s, referees_s, _ in settings.values())
     columns = min(2, len(settings))
+    unit_s, unit = typical_unit(
+        [max([*modes_s.values(), *best_s.values()]) for modes_s, best_s, _ in settings.values()]
+    )
     with canvas(4.6 * columns, (0.8 + 0.27 * bars) * -(-len(settings) // columns) + 0.4) as figure:
         for axes, (label, (modes_s, referees_s, bound_s)) in zip(
             panels(figure, len(settings), columns=columns), settings.items(), strict=True
         ):
-            unit_s, unit = time_unit(max([*modes_s.values(), *referees_s.values()]))
             colours = [MODE_STYLES[mode].colour for mode in modes_s] + [FAINT] * len(referees_s)
             names: Sequence[str] = [*modes_s, *referees_s]
             times = [seconds / unit_s for seconds in (*modes_s.values(), *referees_s.values())]
@@ -69,11 +73,11 @@ def picture(
             axes.grid(True, axis="x")
             axes.set_xlabel(f"mean time of a collective ({unit})")
             axes.set_title(label)
-        explain(figure, f"{collectives} collectives, {how}; dashed: lower bound on the time of any schedule")
+        explain(figure, f"{collectives:,} collectives, {how}; dashed: lower bound on the time of any schedule")
     rows = [
         {"setting": label, "what": what, "mean_s": seconds, "over_bound": seconds / bound_s}
         for label, (modes_s, referees_s, bound_s) in settings.items()
         for what, seconds in {**modes_s, **referees_s, "bound of all": bound_s}.items()
     ]
-    caption = f"Mean time of each mode compared with the best known, {collectives} collectives, {how}."
+    caption = f"Mean time of each mode compared with the best known, {collectives:,} collectives, {how}."
     return Picture(name=name, caption=caption, figure=figure, data=csv_text(rows))

@@ -132,7 +132,8 @@ _NEEDED = (
 )
 _CLASS_KEYS = {"of_flow", "assured", "ceilings"}
 _MAX_FACETS = 8  # values of a second swept key up to which it has panels in one figure
-_MAX_LINES = 7  # values of other swept keys up to which they are lines in one panel, if there is one mode
+MAX_LINES = 7
+"""Lines, or groups of bars, up to which they can be told apart in one panel; of more, each gets a row (`ranking`)."""
 _TABLES = ("class", "fault")
 _KEPT = "te.every"  # a number of collectives, or a time in seconds
 
@@ -394,6 +395,11 @@ class PointRows:
         chosen["one_draw"] = self.configuration.has_background and not self.configuration.rounds_differ
         return series_of(self.number, self.completion_s, self.configuration.conditions, **chosen)
 
+    @property
+    def repetitions(self) -> str:
+        """What to say beside the number of its collectives if they are of several seeds; "" if not."""
+        return ""
+
     def among(self, number: Numbers) -> Series:
         """Return the series of the point's collectives that are among these numbers."""
         if np.array_equal(self.number, number):
@@ -544,6 +550,17 @@ class FigureGroup:
         return self.ticks.index(one.words(self.across))
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """The names of all lines: those of modes, or of compared values."""
+        modes = {one.index: one.values.get("run.modes", ("",)) for one in self.configurations}
+        return tuple(dict.fromkeys(self.line(one, mode) for one in self.configurations for mode in modes[one.index]))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether it has more lines, or more equally distant ticks, than can be told apart in one panel."""
+        return len(self.lines) > MAX_LINES or (not self.is_numeric and len(self.ticks) > MAX_LINES)
+
+    @property
     def title(self) -> str:
         """The values of the keys that are the same in the whole group, in words."""
         first = self.configurations[0]
@@ -610,19 +627,21 @@ def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
 
     is_chunk = first.values.get("collective.size") is None
     across, *others = sorted(axes, key=rank) or ["collective.chunk" if is_chunk else "collective.size"]
-    compared = _compared(others, axes) if has_one_mode else ()
+    compared = _compared(others, axes, first) if has_one_mode else ()
     left = [key for key in others if key not in compared]
     return grouped(configurations, across, left[0] if left and axes[left[0]] <= _MAX_FACETS else None, compared)
 
 
-def _compared(others: Sequence[str], axes: Mapping[str, int]) -> tuple[str, ...]:
+def _compared(others: Sequence[str], axes: Mapping[str, int], first: Configuration) -> tuple[str, ...]:
     """Return the keys whose values are lines: of those that are not the x axis, the chosen ones, or else the first.
 
-    There are few lines; `axes` has the number of values of each key.
+    There are few lines, or more of a single key, unless its values are quantities that nobody chooses. `axes` has the
+    number of values of each key, and `first` is a configuration.
     """
     lines, compared = 1, list[str]()
     for key in [key for key in others if is_choice(key)] or others[:1]:
-        if lines * axes[key] <= _MAX_LINES:
+        is_series = not is_choice(key) and number_of(key, first.value(key)) is not None
+        if lines * axes[key] <= MAX_LINES or not (compared or is_series):
             lines *= axes[key]
             compared.append(key)
     return tuple(compared)

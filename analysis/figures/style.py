@@ -5,7 +5,7 @@ seen most, and they can be told apart in grey and with any kind of colour vision
 marker of its own. Measured points are filled, predicted ones open or lines.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -184,3 +184,11 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 def time_unit(longest_s: float) -> tuple[float, str]:
     """Return the best unit for times up to this one: its length in seconds and its name."""
     return next((unit for unit in _TIMES if longest_s >= unit[0]), _TIMES[-1])
+
+
+def typical_unit(times_s: Sequence[float]) -> tuple[float, str]:
+    """Return the one unit of a figure or a column with several of these times, of different lengths: that of the median
+    of them, of which the longest is not 10,000 or more."""
+    ordered = sorted(times_s)
+    scale, unit = time_unit(ordered[len(ordered) // 2])
+    return (scale, unit) if ordered[-1] < 1e4 * scale else time_unit(ordered[-1])

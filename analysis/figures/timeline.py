@@ -17,7 +17,7 @@ from matplotlib.textpath import TextPath
 
 from analysis.figures import perfetto
 from analysis.figures.collective_detail import MAX_ROWS, Collective, lanes
-from analysis.figures.output import Picture, canvas, csv_text, explain, heading
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain, heading
 from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, time_unit
 
 _WIDE = 0.016  # length of a bar with room for one digit, as a share of the longest time
@@ -214,8 +214,8 @@ def _draw_costs(axes: Axes, one: Collective, longest_s: float, count: int) -> No
     axes.barh(rows, sending, 0.7, color=SENDING)
     axes.barh(rows, [cost.delay_s / scale for _, cost in shown], 0.7, left=sending, color=DELAY)
     for row, (_, cost) in zip(rows, shown, strict=True):
-        look: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 6.5}
-        axes.annotate(f"{cost.seconds / scale:.3g}", (cost.seconds / scale, row), (3, 0), **look)
+        look: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 6.5, "bbox": ON_WHITE}
+        axes.annotate(f"{cost.seconds / scale:.3g}", (cost.seconds / scale, row), (4, 0), **look)
     axes.set_yticks(rows, [name.replace(">", " → ") for name, _ in shown])
     axes.tick_params(axis="both", labelsize=7, length=0, labelbottom=False)
     axes.set_ylim(count - 0.5, -0.5)

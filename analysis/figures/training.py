@@ -14,11 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective_detail import Collective, TimedTransfer
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import Configuration, Points, labelled
-from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
+from analysis.figures.style import INK, MODE_STYLES, time_unit
 
 KM_A_MS = 204
 """The distance in km that light travels in a fibre in 1 ms."""
@@ -39,6 +40,7 @@ _MAX_BARS = 3000  # in a panel
 _MAX_NUMBERS = 400  # with more bars the numbers of micro-batches are left out
 _MAX_PANELS = 12
 _MAX_INCHES = 15.0
+_LOOKS_OF = {"model": "lines: predicted", "emulation": "markers: measured"}
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#F5D04C", "D"), ("#4C8C4A", "v"))
 
 
@@ -157,7 +159,9 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
             x = (bar.start_s + bar.end_s) / 2 / scale
             ink = "white" if bar.work[0] == "B" else INK
             if bar.end_s - bar.start_s > 0.0055 * longest_s * len(bar.work[1:]):
-                axes.text(x, bar.row, bar.work[1:], ha="center", va="center", fontsize=5.5, color=ink)
+                look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 5.5, "color": ink, "zorder": 4}
+                words = axes.text(x, bar.row, bar.work[1:], **look)
+                words.set_path_effects([withStroke(linewidth=1.5, foreground=_WORK[bar.work[0]][1])])  # over arrows
     transfers = [timed for timed in one.transfers if timed.transfer in training.transfers]
     crossing = _crossing(one, training)
     if crossing:
@@ -165,7 +169,7 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
         last = np.array([[row[one.flows[timed.flow].dst] for timed in crossing]])
         start = np.array([[timed.leaves_s / scale for timed in crossing]])
         end = np.array([[timed.end_s / scale for timed in crossing]])
-        look: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.0011, "headwidth": 5}
+        look = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.0011, "headwidth": 5}
         look["color"] = _arrow_colours(one, training, crossing)
         axes.quiver(start, first, end - start, last - first, zorder=3, **look)
     ranks = sorted(row, key=row.__getitem__)
@@ -263,7 +267,8 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
     Returns None if the run called `name` does not sweep the axis.
     """
     rows = rows_of(configurations, points, axis)
-    names = list(dict.fromkeys(row.panel for row in rows))[:_MAX_PANELS]
+    every = list(dict.fromkeys(row.panel for row in rows))
+    names = every[:_MAX_PANELS]
     if not rows:
         return None
     pipelines = list(dict.fromkeys(row.pipeline for row in rows))
@@ -291,7 +296,9 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
             Line2D([], [], color=colour, marker=shape if measured else "", label=pipeline)
             for (colour, shape), pipeline in zip(_LOOKS, pipelines, strict=False)
         ]
-        note = "lines: predicted" + ("; markers: measured" if measured else "")
+        counts = {key[0]: point.number.size for key, point in points.items()}
+        note = "; ".join(f"{look}, mean of {counts[one]:,}" for one, look in _LOOKS_OF.items() if one in counts)
+        note += f"\nthe first {len(names)} of {len(every)} panels; the data have all" * (len(names) < len(every))
         if saves:
             handles += [Line2D([], [], color=colour, label=f"{what} saved") for what, colour in _SAVED.items()]
             note += f"\n{_FIT}"
@@ -343,7 +350,7 @@ def _savings(axes: Axes, rows: Sequence[Row], axis: Axis) -> None:
         axes.plot(fits, [GEOPIPE[what]] * len(fits), markeredgecolor=INK, **ring)
         for fit in fits:
             is_left = 2 * fit > x[0] + x[-1]  # the label is on the left, so that it stays within the panel
-            look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": FAINT}
+            look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": INK, "bbox": ON_WHITE}
             number = f"{fit:,.0f}" if axis.key == _DELAY else f"{fit:.3g}"
             look |= {"xytext": (-5 if is_left else 5, 6), "ha": "right" if is_left else "left"}
             axes.annotate(f"{number} {axis.unit}", (fit, GEOPIPE[what]), **look)

@@ -160,7 +160,12 @@ def seeds_words(repetitions: Iterable[Repetition]) -> str:
 
 def is_choice(key: str) -> bool:
     """Return whether somebody chooses the value of a key, rather than being given it."""
-    return _is_among(key, _CHOICES) and not _is_among(key, _NO_RIVALS)
+    return _is_among(key, _CHOICES) and is_rivalry(key)
+
+
+def is_rivalry(key: str) -> bool:
+    """Return whether the values of a key compete: they are neither different work nor different conditions."""
+    return not _is_among(key, _NO_RIVALS)
 
 
 def _is_among(key: str, some: Sequence[str]) -> bool:
@@ -312,7 +317,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         baseline=_baseline(named, keys),
         is_choice=is_choice,
         is_named=any(key in group[0].baseline for key in keys),
-        is_rivalry=not any(_is_among(key, _NO_RIVALS) for key in keys),
+        is_rivalry=all(map(is_rivalry, keys)),
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
     )

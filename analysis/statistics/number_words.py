@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, Interval
+from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, Interval, Numbers
 from topologies.errors import list_all
 
 COLLECTIVE_NAMES = {
@@ -38,6 +38,14 @@ def counted(
     plural = "" if max(counts) == 1 else "s"
     of_seeds = f"{seeds} of " if seeds else ""
     return f"{of_seeds}{number} {name}{plural}{' each' if each or of_seeds else ''} ({list_all(list(engines))})"
+
+
+def part_words(number: Numbers, whole: int) -> str:
+    """Return how many collectives have these numbers, of a run's `whole`: "600", "first 12 of 600", "12 of 600"."""
+    if number.size >= whole:
+        return f"{number.size:,}"
+    is_first = number.size > 0 and int(number.max()) == number.size - 1
+    return f"{'first ' * is_first}{number.size:,} of {whole:,}"
 
 
 def at_words(values: str) -> str:

@@ -34,12 +34,13 @@ _WIDE = 0.1  # a range of gains is told in whole percent from here on
 @dataclass(frozen=True, kw_only=True)
 class EcmpGain:
     """The gain of ECMP over fixed paths in base, a share, with each of HASH_SEEDS, over the first `collectives` of a
-    configuration with each of `seeds` seeds. Its faults are left out (`intact` if it has any). `outcomes` is how many
-    of the seeds differ in the time of a collective."""
+    configuration, which has `whole`, with each of `seeds` seeds. Its faults are left out (`intact` if it has any).
+    `outcomes` is how many of the seeds differ in the time of a collective."""
 
     setting: Setting
     intervals: tuple[Interval, ...]
     collectives: int
+    whole: int
     intact: bool
     outcomes: int
     seeds: int = 1
@@ -76,6 +77,7 @@ def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
                     setting=group[0],
                     intervals=tuple(_gain(single, one) for one in spread),
                     collectives=min(times[0].number.size for times in of_seed),
+                    whole=max(asked[one.index].collective.count for one in group),
                     intact=any(asked[one.index].faults for one in group),
                     outcomes=len({one.completion_s.tobytes() for one in spread}),
                     seeds=len(of_seed),
@@ -99,7 +101,7 @@ def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
     for one in gains:  # configurations that differ only in what does not concern base have the same gains
         groups.setdefault(tuple(fixed(gain, 6) for gain in one.gains), []).append(one)
     of = [_seeds([one.outcomes for one in gains]), *[f"{len(groups)} configurations"] * (len(groups) > 1)]
-    of += ["timing model", _counted([one.collectives for one in gains])]
+    of += ["timing model", _counted([one.collectives for one in gains], max(one.whole for one in gains))]
     of += [f"with each of {gains[0].seeds} seeds"] * (gains[0].seeds > 1)
     of += ["without faults"] * any(one.intact for one in gains)
     of.append(_noise([each for one in gains for each in one.intervals]))
@@ -189,10 +191,12 @@ def _seeds(outcomes: Sequence[int]) -> str:
     return f"{seeds} hash seeds with {'the same outcome' if most == 1 else f'{number} different outcomes'}"
 
 
-def _counted(counts: Sequence[int]) -> str:
+def _counted(counts: Sequence[int], whole: int) -> str:
     least, most = f"{min(counts):,}", f"{max(counts):,}"
     number = most if least == most else f"{least} to {most}"
-    return "the first collective" if most == "1" else f"the first {number} collectives"
+    if most == "1":
+        return "the first collective"
+    return f"the first {number}{f' of {whole:,}' if max(counts) < whole else ''} collectives"
 
 
 def _is_asked(config: Scenario) -> bool:

@@ -17,7 +17,7 @@ def exported(scenario: Scenario, form: str) -> list[bytes]:
     """
     configs = scenario.configurations()
     if len(configs) > 1:
-        raise ScheduleError(f"the sweep of {scenario.name} has {len(configs)} configurations; allowed: one")
+        raise ScheduleError(f"the sweep has {len(configs)} configurations; allowed: one")
     config, mode = configs[0], configs[0].run.modes[0]
     workload, first = config.workload, replace(config, collective=replace(config.collective, count=1))
     placement = [int(rank) for rank in plan_of(first, mode).decisions.placement[0]]

@@ -72,7 +72,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     # As in a shell: dying of Ctrl-\ would leave the terminal in the state that readline has set.
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     config, left_out = _supported(config)
-    note = f"the first of {count} configurations of {scenario.name}, " if count > 1 else ""
+    note = f"the first of {count} configurations of the sweep, " if count > 1 else ""
     note += "".join(f"without its {part}, " for part in left_out)
     try:
         if not virtual and not lacks:

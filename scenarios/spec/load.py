@@ -12,6 +12,7 @@ from typing import Any
 
 import tomli_w
 
+from analysis.statistics.claims import PAPER_ORDER, has_paper_values
 from hosts.collectives.kinds import TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
@@ -19,7 +20,7 @@ from scenarios.spec.changed_files import forget_changed, remember_files
 from scenarios.spec.consistency import inconsistencies
 from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, SWEPT
 from scenarios.spec.roles import of_tables
-from scenarios.spec.scenario import BEFORE, DEFAULTS, Axis, Scenario
+from scenarios.spec.scenario import BEFORE, DEFAULTS, Axis, Scenario, plain_values
 from scenarios.spec.unused_keys import unused_keys
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, elements, format_value, one_line
@@ -41,6 +42,8 @@ DATA = "--data"
 _OF_PACKS = ("fabric.wan", "conditions.load", "conditions.moves")  # keys whose values may name a pack
 _LISTS = {f"{prefix}{name}" for name in ("job", "class", "policy", "fault") for prefix in ("", "sweep.")}
 _MAX_TYPED = 80  # characters of an option that a message repeats
+OWN_NAME = "run"
+"""The name of a user's own experiment that has none: the paper's setting with other values."""
 _ALTERNATIVES = (("collective.chunk", "collective.size"), ("program.command", "program.role"))
 """Keys of which a scenario has one: an option that gives it replaces the other."""
 
@@ -127,7 +130,21 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_promp
         text = read_text(path, most_bytes=MAX_BYTES)
     except TextFileError as error:
         raise ScenarioError([f"{label}: {error}"]) from None
-    return scenario_of(text, overrides, path=path, label=label, at_prompt=at_prompt)
+    scenario_read = scenario_of(text, overrides, path=path, label=label, at_prompt=at_prompt)
+    if not overrides or path.parent != FOLDER or any(override.key == "name" for override in overrides):
+        return scenario_read
+    is_changed = not _is_paper(scenario_read) and _is_paper(scenario_of(text, path=path, label=label))
+    return replace(scenario_read, name=OWN_NAME) if is_changed else scenario_read
+
+
+def _is_paper(scenario: Scenario) -> bool:
+    """Return whether a scenario reproduces the paper: all configurations have its values, and modes of its own."""
+    unused = unused_keys(scenario)
+    return all(
+        {*config.run.modes} <= {*PAPER_ORDER}
+        and has_paper_values({key: value for key, value in plain_values(config).items() if key not in unused})
+        for config in scenario.configurations()
+    )
 
 
 def scenario_of(

@@ -72,8 +72,8 @@ def test_the_report_and_the_captions_tell_what_predicted_times_are_without(tmp_p
     captioned = [file.name for file in draw(folder) if file.suffix == ".svg" and words in file.read_text()]
     assert (captioned == []) is ("model" not in engines)
     if captioned:
-        assert {"paper.svg", "paper-cdf.svg", "paper-over-time.svg"} <= {*captioned}, captioned
-        assert "paper-fidelity.svg" not in captioned
+        assert {"run.svg", "run-cdf.svg", "run-over-time.svg"} <= {*captioned}, captioned
+        assert "run-fidelity.svg" not in captioned
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,15 @@ def test_a_link_that_fails_within_the_shown_collective_is_dashed_red_with_its_in
     overrides = {"fault": [fault], "run.modes": ["base", "joint"]}
     folder = write_run(tmp_path / "run", scenario=scenario, overrides=overrides, modelled=9, emulated=8)
     draw(folder)
-    drawn = (folder / "figures" / f"{scenario}-{kind}.svg").read_text()
+    name = {"paper": "run"}.get(scenario, scenario)  # with a fault it is not the paper's
+    drawn = (folder / "figures" / f"{name}-{kind}.svg").read_text()
     dashed = re.findall(r'<path [^>]*style="[^"]*stroke-dasharray[^"]*stroke: #d00000', drawn)
     assert len(dashed) == 4  # both directions in each of two panels
     assert "Dashed red: goes down within the collective, 1.5 ms after its beginning." in drawn
-    with (folder / "figures" / f"{scenario}-{kind}.csv").open() as file:
+    with (folder / "figures" / f"{name}-{kind}.csv").open() as file:
         rows = list(csv.DictReader(file))
     a, b = cut.split("-")
     assert {(row["src"], row["dst"]) for row in rows if row["fails_s"]} == {(a, b), (b, a)}
     assert {row["fails_s"] for row in rows} == {"", "0.0015"}
     draw(folder, collective=4)  # which begins with the dead link
-    assert "Dashed red" not in (folder / "figures" / f"{scenario}-{kind}.svg").read_text()
+    assert "Dashed red" not in (folder / "figures" / f"{name}-{kind}.svg").read_text()

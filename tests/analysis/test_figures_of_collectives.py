@@ -85,9 +85,9 @@ def follows(late: dict[str, str], early: dict[str, str]) -> bool:
 
 def test_the_critical_path_runs_from_start_to_end_without_a_gap(run):
     rows = stored(run).query("engine == 'emulation' and collective == 0").set_index("mode")
-    trace = json.loads((run / "figures" / "paper-timeline.json").read_text())
+    trace = json.loads((run / "figures" / "run-timeline.json").read_text())
     for place, mode in enumerate(("base", "joint"), 1):
-        moves = [row for row in data(run, "paper-timeline") if row["mode"] == mode]
+        moves = [row for row in data(run, "run-timeline") if row["mode"] == mode]
         path = sorted((row for row in moves if row["critical"] == "True"), key=lambda row: float(row["end_s"]))
         last_s = max(float(row["end_s"]) for row in moves)
         assert float(path[0]["leaves_s"]) == 0 and float(path[-1]["end_s"]) == last_s
@@ -102,7 +102,7 @@ def test_the_critical_path_runs_from_start_to_end_without_a_gap(run):
 def test_the_timeline_of_any_collective_shows_every_measured_transfer(run):
     table = stored(run, "transfers").query("collective == 0")
     for mode, here in table.groupby("mode"):
-        moves = [row for row in data(run, "paper-timeline") if row["mode"] == mode]
+        moves = [row for row in data(run, "run-timeline") if row["mode"] == mode]
         assert len(moves) == len(here)
         drawn = sorted((int(m["step"]), m["src"], m["dst"], float(m["start_s"]), float(m["end_s"])) for m in moves)
         measured = zip(*(here[name] for name in ("step", "src", "dst", "start_s", "end_s")), strict=True)
@@ -145,7 +145,7 @@ def test_the_timeline_of_jobs_with_classes_shows_the_rates_their_classes_get(tmp
     values["class"] = [{"name": "gold", "priority": 0}, {"name": "bronze", "priority": 1, "share": 0.25}]
     write_run(tmp_path / "run", overrides=values, modelled=3, emulated=2, engines=engines)
     report.write(tmp_path / "run")
-    assert (tmp_path / "run" / "figures" / "paper-timeline.svg").exists()
+    assert (tmp_path / "run" / "figures" / "run-timeline.svg").exists()
     run = open_run(tmp_path / "run")
     (configuration,) = configurations_of(run)
     (one,) = collectives_of(run, points_of(run, [configuration]), configuration, number=1)
@@ -167,14 +167,14 @@ def test_only_allgather_figures_and_reports_speak_of_chunks_and_ring_edges(run):
 
 
 def test_the_fabric_figure_lists_the_flows_that_use_each_link(run):
-    timeline = data(run, "paper-timeline")
+    timeline = data(run, "run-timeline")
     for mode in ("base", "joint"):
         via: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
         for move in timeline:
             if move["mode"] == mode:
                 for hop in itertools.pairwise(move["via"].split(">")):
                     via[hop].add((move["src"], move["dst"], move.get("channel", "")))
-        for link in data(run, "paper-fabric"):
+        for link in data(run, "run-fabric"):
             if link["mode"] == mode:
                 flows = link["edge" if "edge" in link else "flows"].split()
                 assert len(flows) == len(via[link["src"], link["dst"]])
@@ -189,7 +189,7 @@ def test_on_equal_links_a_pipelined_chain_timeline_equals_its_closed_form(tmp_pa
     draw(run)
     piece_s = size / pieces / 10e9
     delays_s = [1e-6, 3e-6, 1e-6]  # the second hop crosses the WAN: into it, over it and out of it
-    moves = data(run, "paper-timeline")
+    moves = data(run, "run-timeline")
     assert len(moves) == 3 * pieces
     seen: dict[str, int] = defaultdict(int)
     for move in sorted(moves, key=lambda move: int(move["transfer"])):
@@ -199,7 +199,7 @@ def test_on_equal_links_a_pipelined_chain_timeline_equals_its_closed_form(tmp_pa
         assert float(move["leaves_s"]) == pytest.approx(begins_s, rel=1e-12)
         assert float(move["end_s"]) == pytest.approx(begins_s + piece_s + delays_s[hop], rel=1e-12)
         assert int(move["bytes"]) == size / pieces
-    spent = json.loads((run / "figures" / "paper-timeline.json").read_text())["otherData"]["critical_path_s"]["base"]
+    spent = json.loads((run / "figures" / "run-timeline.json").read_text())["otherData"]["critical_path_s"]["base"]
     assert sum(cost["delay_s"] for cost in spent.values()) == pytest.approx(5e-6)
     assert sum(cost["sending_s"] for cost in spent.values()) == pytest.approx((2 + pieces) * piece_s)
 
@@ -208,10 +208,10 @@ def test_a_timeline_of_many_flows_draws_the_critical_path_and_counts_omitted_row
     overrides = {"fabric.gpus": 16, "collective.kind": "alltoall"} | MODES
     run = write_run(tmp_path / "run", overrides=overrides, modelled=3, engines=("model",))
     draw(run)
-    svg = (run / "figures" / "paper-timeline.svg").read_text()
+    svg = (run / "figures" / "run-timeline.svg").read_text()
     assert "176 of 240 rows are left out" in svg
     labels = re.findall(r"(g\d+) → (g\d+)", svg)
-    moves = data(run, "paper-timeline")
+    moves = data(run, "run-timeline")
     assert len(moves) == 2 * 240  # the CSV has all transfers
     critical = {(move["src"], move["dst"]) for move in moves if move["critical"] == "True"}
     assert critical <= {*labels} and 64 <= len({*labels}) < 2 * 70
@@ -257,14 +257,14 @@ def test_a_computation_has_its_own_timeline_row_and_its_time_on_the_critical_pat
         found = [point | dict(zip(names, row, strict=True)) for row in rows]
         pq.write_table(pa.Table.from_pylist(found, schema=SCHEMAS["transfers"]), run / "transfers.parquet")
     draw(run)
-    first, second, third = data(run, "paper-timeline")
+    first, second, third = data(run, "run-timeline")
     assert [float(first["end_s"]), float(second["end_s"]), float(third["end_s"])] == pytest.approx(
         [0.001001, 0.251001, 0.253004]
     )
     assert (second["via"], second["rate_bps"], second["bytes"]) == ("g1", "", "")
     assert [row["step"] for row in (first, second, third)] == ["1", "1", "2"]
     assert {row["measured"] for row in (first, second, third)} == {str(measured)}
-    trace = json.loads((run / "figures" / "paper-timeline.json").read_text())
+    trace = json.loads((run / "figures" / "run-timeline.json").read_text())
     spent = trace["otherData"]["critical_path_s"]["base"]
     assert next(iter(spent)) == "g1" and spent["g1"]["sending_s"] == pytest.approx(0.25)
     assert "g1 computes" in words(run)
@@ -318,13 +318,13 @@ def test_an_algorithm_and_size_sweep_gives_times_and_the_bus_bandwidth_of_nccl_t
     rows = stored(run).query("engine == 'emulation'")
     found = {
         (row["algorithm"], row["mode"], int(row["size_bytes"])): float(row["busbw_bytes_per_s"])
-        for row in data(run, "paper-busbw")
+        for row in data(run, "run-busbw")
     }
     means = rows.groupby(["collective.algorithm", "mode", "collective.size"]).completion_s.mean()
     assert found == pytest.approx({key: 2 * 3 / 4 * key[2] / mean for key, mean in means.items()})
     text = words(run)
     assert all(part in text for part in ("AllReduce", "algorithm direct", "size", "64 MB", "3 AllReduces"))
-    times = {(row["collective.algorithm"], row["size_bytes"]) for row in data(run, "paper")}
+    times = {(row["collective.algorithm"], row["size_bytes"]) for row in data(run, "run")}
     assert times == {(name, size) for name in ("ring", "direct") for size in ("1000000", "64000000")}
 
 
@@ -357,8 +357,8 @@ def test_six_swept_algorithms_get_a_panel_each_in_one_figure(tmp_path):
         engines=("model",),
     )
     draw(run)
-    assert len({row["collective.algorithm"] for row in data(run, "paper")}) == 6
-    titles = [text for text in ET.parse(run / "figures" / "paper.svg").getroot().itertext() if "algorithm " in text]
+    assert len({row["collective.algorithm"] for row in data(run, "run")}) == 6
+    titles = [text for text in ET.parse(run / "figures" / "run.svg").getroot().itertext() if "algorithm " in text]
     assert sorted(title.strip() for title in titles) == sorted(f"algorithm {name}" for name in names)
 
 
@@ -366,6 +366,6 @@ def test_swept_kinds_are_labelled_by_name_and_counted_as_collectives(tmp_path):
     overrides = {"fabric.gpus": 4, "sweep.collective.kind": ["allgather", "reduce"]} | MODES
     run = write_run(tmp_path / "run", overrides=overrides, modelled=10, engines=("model",))
     draw(run)
-    svg = (run / "figures" / "paper.svg").read_text()
+    svg = (run / "figures" / "run.svg").read_text()
     assert all(part in svg for part in ("AllGather", "Reduce", "10 collectives", "blocks of 8 MB"))
     assert not list((run / "figures").glob("*busbw*"))

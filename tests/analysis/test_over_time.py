@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def drawn(name="paper-over-time"):
+def drawn(name="run-over-time"):
     with Path("out", "figures", f"{name}.csv").open() as file:
         rows = list(csv.DictReader(file))
     return rows, Path("out", "figures", f"{name}.svg").read_text()
@@ -177,7 +177,7 @@ def test_the_collective_that_a_fault_hit_is_shown_and_a_fault_counts_once(testbe
     pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
     for collective, shown in ((None, "3"), (1, "1")):
         draw("out", collective=collective)
-        with Path("out", "figures", "paper-timeline.csv").open() as file:
+        with Path("out", "figures", "run-timeline.csv").open() as file:
             assert {row["collective"] for row in csv.DictReader(file)} == {shown}
     figure = faults.picture("paper", open_run("out")).figure
     assert figure.get_suptitle() == "1 fault in 2 modes: 0 collectives lost, 18 bytes retransmitted"
@@ -233,7 +233,7 @@ def test_predictions_of_collectives_that_were_not_measured_come_from_the_model(t
     drawn = {line.get_linestyle() == "None": line.get_xdata().tolist() for line in times.lines}
     assert drawn == {True: [0, 4, 8]} | ({False: list(range(9))} if engine == "both" else {})
     draw("out")
-    assert note in Path("out", "figures", "paper-over-time.svg").read_text()
+    assert note in Path("out", "figures", "run-over-time.svg").read_text()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ import csv
 import pytest
 
 from analysis.results.reader import load
+from scenarios.api import plot
 from scenarios.experiment import command
+from tests.fakes.stored import write_run
 
 
 def test_the_periods_figure_marks_the_best_period_of_each_policy(tmp_path, monkeypatch, capsys):
@@ -29,3 +31,12 @@ def test_the_periods_figure_marks_the_best_period_of_each_policy(tmp_path, monke
     assert ("10 µs", "base") not in best
     assert (tmp_path / "run" / "figures" / "policies-periods.svg").exists()
     assert "policies-periods" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_more_panels_than_are_drawn_are_told(tmp_path):
+    sizes = [f"{number} MB" for number in range(1, 11)]
+    overrides = {"fabric.gpus": 4, "run.modes": ["base", "ccl"], "sweep.collective.reembed_every": [1, 5]}
+    run = write_run(tmp_path / "run", overrides=overrides | {"sweep.collective.chunk": sizes}, modelled=5, emulated=2)
+    figure = plot(run, "periods")
+    assert len(figure.axes) == 8
+    assert "the first 8 of 10 panels" in figure.legends[0].get_title().get_text()

@@ -110,7 +110,7 @@ def test_all_rows_and_figure_data_can_be_downloaded_from_the_report(run, page):
         assert rows[5]["ring"] == " ".join(map(str, here.iloc[5].ring))
     for path in (run / "figures").glob("*.csv"):
         assert files[path.name] == path.read_bytes()
-    assert files["paper-timeline.json"] == (run / "figures" / "paper-timeline.json").read_bytes()
+    assert files["run-timeline.json"] == (run / "figures" / "run-timeline.json").read_bytes()
 
 
 WRITER = """
@@ -167,7 +167,7 @@ def test_a_report_that_omits_rows_or_figures_names_what_it_omits(tmp_path, monke
     assert "the first 25 of each point" in page.words
     assert "Nothing was measured" in page.words
     assert len(links(page)["model-0-base.csv"].splitlines()) == 26
-    assert "paper-fabric" in page.words.partition("are also: ")[2]
+    assert "run-fabric" in page.words.partition("are also: ")[2]
 
 
 def test_the_report_warns_of_drops_a_slow_machine_and_a_model_that_does_not_hold(tmp_path, page):
@@ -178,7 +178,7 @@ def test_the_report_warns_of_drops_a_slow_machine_and_a_model_that_does_not_hold
     page = Elements(report.write(folder).read_text())
     assert ("p", {"class": "warning"}) in page.found
     assert all(words in page.words for words in warnings[:2])
-    svg = (folder / "figures" / "paper-fidelity.svg").read_text()
+    svg = (folder / "figures" / "run-fidelity.svg").read_text()
     assert "packets dropped" in svg and "machine too slow" in svg
     folder = write_run(tmp_path / "far", overrides={"fabric.gpus": 4}, modelled=4, emulated=4, off=0.05)
     assert warnings[2] in Elements(report.write(folder).read_text()).words
@@ -193,7 +193,7 @@ def test_an_unfinished_run_is_reported_up_to_its_last_stored_collective(tmp_path
     assert "This run is not finished" in page.words
     assert {len(links(page)[f"model-0-{mode}.csv"].splitlines()) for mode in ("ccl", "wan", "joint")} == {26}
     assert len(links(page)["model-0-base.csv"].splitlines()) == 51
-    with (folder / "figures" / "paper.csv").open() as file:
+    with (folder / "figures" / "run.csv").open() as file:
         drawn = {row["mode"]: row for row in csv.DictReader(file)}
     assert {row["collectives"] for row in drawn.values()} == {"25"}  # the collectives that all modes have
     rows = load(folder)

@@ -68,14 +68,14 @@ def test_every_training_job_gets_its_own_pipeline_diagram(tmp_path, monkeypatch)
     assert command.run(["--engine", "model", "--collectives", "1", "--out", "run", *sets]) == 0
     took_s = pq.read_table("run/jobs.parquet").to_pandas().set_index("job").completion_s
     for name, gpus, count, start_s in (("late", ["g5", "g1"], 1, 0.04), ("two", ["g0", "g2", "g4", "g6"], 2, 0.0)):
-        bars = table(tmp_path / "run" / "figures" / f"paper-{name}-stages.csv")
+        bars = table(tmp_path / "run" / "figures" / f"run-{name}-stages.csv")
         assert list(dict.fromkeys(bar["gpu"] for bar in bars)) == gpus
         assert len(bars) == len(gpus) * 4 * 2 * count
         assert all(bar["work"] in "FB" for bar in bars)
         assert min(float(bar["start_s"]) for bar in bars) == pytest.approx(start_s)
         assert max(float(bar["end_s"]) for bar in bars) - start_s <= took_s[name] * (1 + 1e-12)
-    assert not (tmp_path / "run" / "figures" / "paper-other-stages.csv").exists()
-    assert not (tmp_path / "run" / "figures" / "paper-stages.csv").exists()
+    assert not (tmp_path / "run" / "figures" / "run-other-stages.csv").exists()
+    assert not (tmp_path / "run" / "figures" / "run-stages.csv").exists()
 
 
 def test_crossings_of_a_level_are_interpolated_between_the_neighbouring_points():

@@ -34,13 +34,14 @@ def test_the_gains_of_ecmp_are_those_of_runs_with_each_hash_seed(tmp_path):
     )
 
 
-def told(*gains, at=(), collectives=81, intact=False, outcomes=8):
+def told(*gains, at=(), collectives=81, whole=81, intact=False, outcomes=8):
     """Return the gains of a configuration with these values of swept keys, of which the last one holds for all further
     hash seeds."""
     setting = Setting(index=0, label="", kind="allgather", at=at, modes=("base", "wan"), baseline={})
     spread = (*gains, *gains[-1:] * (8 - len(gains)))
     intervals = tuple(Interval(value=gain, low=gain - 0.012, high=gain + 0.008) for gain in spread)
-    return EcmpGain(setting=setting, intervals=intervals, collectives=collectives, intact=intact, outcomes=outcomes)
+    counts = {"collectives": collectives, "whole": whole, "outcomes": outcomes}
+    return EcmpGain(setting=setting, intervals=intervals, intact=intact, **counts)
 
 
 def delay(ms):
@@ -91,6 +92,8 @@ def test_a_range_over_hash_seeds_has_one_sentence(gains, said):
 def test_fewer_collectives_and_faults_that_are_left_out_are_told():
     (_, line) = lines_of([told(0.1, at=(delay(1),)), told(0.2, at=(delay(2),), collectives=1, intact=True)])
     assert "the first 1 to 81 collectives, without faults, each to" in line
+    (_, line) = lines_of([told(0.1, collectives=2000, whole=20_000)])
+    assert "the first 2,000 of 20,000 collectives, each to" in line
 
 
 @pytest.mark.parametrize(

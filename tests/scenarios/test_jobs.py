@@ -352,8 +352,8 @@ def test_summary_json_report_and_figures_contain_every_job(tmp_path, capsys, mon
     assert {"job.a.mean_s", "job.b.mean_predicted_s", "job.noise.mean_s"} <= {*header}
     page = (tmp_path / "it/report.html").read_text()
     assert "<h2>Jobs</h2>" in page and "background" in page
-    assert len((tmp_path / "it/figures/paper-jobs.csv").read_text().splitlines()) == 1 + 3 * 2
-    assert (tmp_path / "it/figures/paper-timeline.svg").is_file()  # the stored times are those of the stored rounds
+    assert len((tmp_path / "it/figures/run-jobs.csv").read_text().splitlines()) == 1 + 3 * 2
+    assert (tmp_path / "it/figures/run-timeline.svg").is_file()  # the stored times are those of the stored rounds
 
 
 # --- classes --------------------------------------------------------------------------------------------------------

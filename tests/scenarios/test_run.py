@@ -115,7 +115,7 @@ def test_the_summary_and_the_figures_data_agree_with_the_json_output(points, tmp
     assert all(point["total_low_s"] < point["total_s"] < point["total_high_s"] for point in found)
     assert all((point["gain_vs_base"] is None) == (point["gain_low"] is None) == (modes == "joint") for point in found)
     assert {
-        (row["gpus"], row["mode"], float(row["total_s"])) for row in csv_of(tmp_path / "there/figures/paper.csv")
+        (row["gpus"], row["mode"], float(row["total_s"])) for row in csv_of(tmp_path / "there/figures/run.csv")
     } == {(p["gpus_per_site"].replace("8+8", "16"), p["mode"], p["total_s"]) for p in found}
 
 
@@ -148,7 +148,7 @@ def test_constant_times_and_series_too_short_for_an_interval_give_results_withou
     assert all(point["mean_s"] == pytest.approx(7 * 1.6e-3, rel=0.02) for point in found)
     assert all(point["gain_vs_base"] == pytest.approx(0, abs=0.01) for point in found)
     text = (tmp_path / "there/summary.csv").read_text()
-    assert "nan" not in text + (tmp_path / "there/figures/paper.csv").read_text()
+    assert "nan" not in text + (tmp_path / "there/figures/run.csv").read_text()
     assert ("too few collectives for an interval" in text) == (count < 60)
 
 
