@@ -351,7 +351,7 @@ def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_run(folder, overrides={"run.modes": ["base"]}, modelled=5, emulated=3)
     writer = Writer(folder, reader.read_settings(folder), {POINT: range(3)})
     writer.add(POINT, some_rows(0, 3, measured=True))
-    account = {"fault": 0, "at_collective": 1, "what": "x", "detected_s": None, "recovered_s": 0.5}
+    account = {"number": 1, "at_collective": 1, "what": "x", "detected_s": None, "recovered_s": 0.5}
     account |= {"collectives_lost": 0, "bytes_again": 0, "outcome": "recovered"}
     record = {"engine": "emulation", "setting": 0, "mode": "base", **account}
     write_table(folder / "faults.parquet", schema.SCHEMAS["faults"], [schema.faults_table([record])])

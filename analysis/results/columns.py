@@ -143,7 +143,7 @@ JOB = (
 """The columns of jobs.parquet."""
 
 FAULT = (
-    Column("fault", "int32"),
+    Column("number", "int32"),
     Column("at_collective", "int"),
     Column("what", "text"),
     Column("detected_s", "float"),
