@@ -74,32 +74,40 @@ def comparisons_of(settings: Sequence[Setting], times: Mapping[tuple[str, Place]
 
 
 def _of_contest(engine: str, verdict: Verdict, series: Mapping[str, Series], family: int | None) -> list[Comparison]:
-    contest, gains = verdict.contest, dict[tuple[str, str], Interval]()
-    if contest.is_rivalry:
-        order = claims(series, contest.baseline)
-        gains |= {(verdict.best, other): gain for other, gain in verdict.over_others.items()}
-        steps = zip(pairwise(order.order), order.steps, strict=False)  # none if there is no common collective
-        gains = {(faster, slower): gain for (slower, faster), gain in steps} | gains
+    """Return the comparisons of a contest, each pair once: over the baseline, if one of the two is it."""
+    contest, best, gains = verdict.contest, verdict.best, dict[tuple[str, str], Interval]()
     if contest.is_choice or contest.is_named:
-        gains = {(name, contest.baseline): gain for name, gain in verdict.over_baseline.items()} | gains
-    return [
-        Comparison(
-            engine=engine,
-            contest=contest,
-            name=name,
-            over=over,
-            means_s=(verdict.means_s[name], verdict.means_s[over]),
-            gain=gain,
-            together=None if family is None or name != verdict.best else _together(verdict, over, gain),
-            family=family if name == verdict.best else None,
+        gains |= {(name, contest.baseline): gain for name, gain in verdict.over_baseline.items()}
+    if contest.is_rivalry:
+        gains |= {(best, other): gain for other, gain in verdict.over_others.items() if (other, best) not in gains}
+        order = claims(series, contest.baseline)
+        for (slower, faster), gain in zip(
+            pairwise(order.order), order.steps, strict=False
+        ):  # none without a common one
+            if (slower, faster) not in gains:
+                gains.setdefault((faster, slower), gain)
+    found = []
+    for (name, over), gain in gains.items():
+        other = {best: over}.get(name, name if over == best else None)
+        of_answer = family is not None and other is not None
+        found.append(
+            Comparison(
+                engine=engine,
+                contest=contest,
+                name=name,
+                over=over,
+                means_s=(verdict.means_s[name], verdict.means_s[over]),
+                gain=gain,
+                together=_together(verdict, other) if of_answer and other is not None else None,
+                family=family if of_answer else None,
+            )
         )
-        for (name, over), gain in gains.items()
-    ]
+    return found
 
 
-def _together(verdict: Verdict, over: str, gain: Interval) -> bool | None:
-    holds = _holds(gain)
-    return holds and over not in verdict.loose
+def _together(verdict: Verdict, other: str) -> bool | None:
+    holds = _holds(verdict.over_others[other])
+    return holds and other not in verdict.loose
 
 
 def _holds(gain: Interval) -> bool | None:

@@ -74,7 +74,7 @@ def test_a_sweep_may_mix_a_number_and_a_list(run, tmp_path):
 def test_with_json_stdout_is_exactly_one_object(run):
     answer = json.loads(run("--collectives", 30, "--json", "--no-report", "--out", "there").out)
     assert answer["answer"].startswith("base, ccl, wan and joint compared over 30 AllGathers each (timing model)")
-    assert list(answer) == ["run", "answer", "points", "ecmp"] and answer["run"] == "there"
+    assert list(answer) == ["run", "answer", "points", "comparisons", "ecmp"] and answer["run"] == "there"
     assert [point["mode"] for point in answer["points"]] == ["base", "ccl", "wan", "joint"]
     assert all(list(point)[:13] == [*POINT_KEYS, "gain", "baseline", "gain_vs_base"] for point in answer["points"])
     base = answer["points"][0]
