@@ -130,9 +130,10 @@ def test_no_table_has_an_empty_column_and_each_empty_cell_has_its_reason(told):
         assert {*cells} != {"-"}, head
         name = re.sub(r" \(.*|, .*| over .*", "", head)
         assert "-" not in cells or any(line.startswith(f"- under {name}") for line in out), head
-    with (folder / "summary.csv").open() as file:
-        summary = list(csv.DictReader(file))
-    assert [name for name in summary[0] if not any(row[name] for row in summary)] == []
+    for path in (folder / "summary.csv", *(folder / "figures").glob("*.csv")):
+        with path.open() as file:
+            data = list(csv.DictReader(file))
+        assert [name for name in data[0] if not any(row[name] for row in data)] == [], path
 
 
 def test_a_bound_in_the_model_of_shared_links_is_told_from_the_other_one(testbeds, tmp_path, capsys):
