@@ -12,13 +12,22 @@ ANY, SHARED = "any schedule", "any schedule in the model of shared links"
 """Which schedules a bound holds for, in JSON."""
 
 
-def bound_words(sharing: Collection[bool], *, faults: bool = False, jobs: bool = False) -> str:
-    """Return what the bounds are, given of each whether it is the one in the model of shared links, whether some have
-    `faults`, and whether some are those of rounds of several `jobs`; "" without bounds."""
+def bound_words(
+    sharing: Collection[bool],
+    *,
+    name: str = "lower bound",
+    means: bool = True,
+    faults: bool = False,
+    jobs: bool = False,
+) -> str:
+    """Return what the bounds in a column of this name are, given of each whether it is the one in the model of shared
+    links: `means` of several collectives or not, whether some have `faults`, and whether some are those of rounds of
+    several `jobs`; "" without bounds."""
     if not sharing:
         return ""
     without = ", faults left out" * faults
-    known = f"lower bound: the mean, over the collectives of the line, of the time that no schedule can beat{without}"
+    what = "the mean, over the collectives of the line, of the time" if means else "the time"
+    known = f"{name}: {what} that no schedule can beat{without}"
     if not any(sharing):
         return known
     where = "where flows can share links" + " and in rounds of jobs" * jobs

@@ -68,7 +68,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     notes = [_totals_line(config, own, options.collectives) for config, own in totals_of]
     policies = [{"setting": config.label} | asdict(own) for config, own in totals_of]
     of_shared = [line.is_bound_of_shared for line in lines]
-    bounds = f"bound of all: {bound_words(of_shared)}"
+    bounds = bound_words(of_shared, name="bound of all", means=False)
     columns = _columns(scenario.run.modes, is_marked=is_mixed(of_shared))
     return Answer(
         tables=[Table(columns, lines, notes=[bounds, *notes])],
