@@ -103,13 +103,17 @@ def told(request, testbeds, tmp_path, capsys):
     return Path("out"), printed.out.splitlines(), printed.err.splitlines()
 
 
+def printed(line):
+    return re.sub(r"(?<=\d) us\b", " µs", line)
+
+
 def test_the_report_has_every_line_of_the_terminal(told):
     folder, out, err = told
     page = Page((folder / "report.html").read_text())
     table = next(number for number, line in enumerate(out) if line.startswith("engine "))
     above, below = out[:table], out[out.index("", table) :]
     notes = [line.removeprefix("run.py: ") for line in err if line.startswith("run.py: ")]
-    wanted = [re.sub(r"(?<=\d) us\b", " µs", line) for line in [*notes, *above, *below[:-1]] if line]
+    wanted = [printed(line) for line in [*notes, *above, *below[:-1]] if line]
     assert len(wanted) > 3 and below[-1] == f"results in {folder}"
     assert [line for line in wanted if line not in page.lines] == []
 
@@ -134,6 +138,23 @@ def test_no_table_has_an_empty_column_and_each_empty_cell_has_its_reason(told):
         with path.open() as file:
             data = list(csv.DictReader(file))
         assert [name for name in data[0] if not any(row[name] for row in data)] == [], path
+
+
+def test_the_report_tells_which_points_failed_until_they_are_measured(testbeds, capsys):
+    testbeds(FakeTestbeds(failing=("wan",), times=2))
+    options = ("--engine", "emulation", "--modes", "base,wan", "--collectives", "4", "--out", "out")
+    run(*options, status=1)
+    (why,) = [
+        line for line in capsys.readouterr().err.splitlines() if "the switch fell over" in line and "run.py" in line
+    ]
+    page = Page(Path("out/report.html").read_text())
+    assert printed(why.removeprefix("run.py: ")) in page.lines and not any("is fastest" in line for line in page.lines)
+    testbeds(FakeTestbeds())
+    run("--resume", "out")
+    sentence = capsys.readouterr().out.partition("\n")[0]
+    page = Page(Path("out/report.html").read_text())
+    assert "base and wan compared over 4 AllGathers" in sentence and printed(sentence) in page.lines
+    assert not any("fell over" in line for line in page.lines)
 
 
 def test_a_bound_in_the_model_of_shared_links_is_told_from_the_other_one(testbeds, tmp_path, capsys):
