@@ -126,11 +126,12 @@ def run(
         raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
     forget_changed()
     parts = [engine_for(scenario, name, jobs=jobs) for name in ENGINES[engine]]
-    for note in notes_on(scenario.configurations(), emulates="emulation" in ENGINES[engine]):
+    notes = notes_on(scenario.configurations(), emulates="emulation" in ENGINES[engine])
+    for note in notes:
         if note not in scenario.notes:  # which `scenario` has told
             warnings.warn(note, ScenarioWarning, stacklevel=2)
     if out is not None:
-        return _stored(scenario, parts, failed, Path(out))
+        return _stored(scenario, parts, failed, Path(out), notes)
     return _in_memory(scenario, parts, failed, progress or _lines())
 
 
@@ -186,13 +187,17 @@ def _point_of(part: tuple[int, str, Slice]) -> tuple[int, int, str]:
     return order, event.setting, event.mode
 
 
-def _stored(scenario: Scenario, parts: "Sequence[Part]", failed: list[str] | None, path: Path) -> "pd.DataFrame":
+def _stored(
+    scenario: Scenario, parts: "Sequence[Part]", failed: list[str] | None, path: Path, notes: Sequence[str]
+) -> "pd.DataFrame":
     from scenarios.experiment.run_files import RunFiles
+    from scenarios.experiment.run_notes import notes_of_run
     from scenarios.experiment.runner import Run, carry_out
 
     folder, names = RunFolder.new(path), [runner.name for runner, _ in parts]
     try:
-        files = RunFiles.begun(folder, scenario, engines=names, command=["scenarios.api.run"])
+        told = [*notes, *notes_of_run(scenario.configurations())]
+        files = RunFiles.begun(folder, scenario, engines=names, command=["scenarios.api.run"], notes=told)
     except OSError as error:
         folder.close()
         raise RunError(f"{path} cannot be written to: {error.strerror or error}") from None

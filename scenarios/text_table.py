@@ -1,15 +1,30 @@
-"""Text in columns."""
+"""Text in columns: those without a single cell are left out, and reasons for the empty cells of others can be told."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+EMPTY = "-"
+"""What stands in a cell that has nothing to tell."""
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
-    """Return a line for each row; the columns with indices in `left` are left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """Return a line for each row, the first of which has the headings; a column with no cell below its heading is left
+    out. The columns with indices in `left` are left-aligned, the others right-aligned."""
+    columns = [column for column in enumerate(zip(*rows, strict=True)) if len(rows) == 1 or any(column[1][1:])]
+    widths = [max(map(len, cells)) for _, cells in columns]
+    lines = zip(*(cells for _, cells in columns), strict=True)
     return [
         "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for (number, _), cell, width in zip(columns, line, widths, strict=True)
         ).rstrip()
-        for row in rows
+        for line in lines
     ]
+
+
+def told(cells: Sequence[str], name: str, whys: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the cells of a column with EMPTY in those that are empty, and a line for each reason why they are, given
+    the name of the column and for each cell why it would be empty. A column that is empty throughout stays so."""
+    if not any(cells):
+        return [*cells], []
+    reasons = dict.fromkeys(why for cell, why in zip(cells, whys, strict=True) if not cell)
+    return [cell or EMPTY for cell in cells], [f"{EMPTY} under {name}: {'; '.join(reasons)}"] * bool(reasons)

@@ -341,7 +341,7 @@ def test_the_fabric_spec_parser_accepts_or_refuses_any_bytes(data: bytes) -> Non
 JSON_FILE = [*JSON, b"null", b'"format": 2', b'"ended": null', b"PAR1"]
 POINT = Point("emulation", 0, "base")
 PARTS = [f"parts/emulation-0000-base-00000000.{what}.parquet" for what in ("collectives", "transfers")]
-FILES = ["provenance.json", "settings.json", "collectives.parquet", "faults.parquet", *PARTS]
+FILES = ["provenance.json", "settings.json", "sentences.json", "collectives.parquet", "faults.parquet", *PARTS]
 
 
 @pytest.fixture(scope="module")
@@ -351,10 +351,11 @@ def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_run(folder, overrides={"run.modes": ["base"]}, modelled=5, emulated=3)
     writer = Writer(folder, reader.read_settings(folder), {POINT: range(3)})
     writer.add(POINT, some_rows(0, 3, measured=True))
-    account = {"fault": 0, "at_collective": 1, "what": "x", "detected_s": None, "recovered_s": 0.5}
+    account = {"number": 1, "at_collective": 1, "what": "x", "detected_s": None, "recovered_s": 0.5}
     account |= {"collectives_lost": 0, "bytes_again": 0, "outcome": "recovered"}
     record = {"engine": "emulation", "setting": 0, "mode": "base", **account}
     write_table(folder / "faults.parquet", schema.SCHEMAS["faults"], [schema.faults_table([record])])
+    (folder / "sentences.json").write_text('[{"about": "answer", "heading": "", "lines": ["x is fastest."]}]')
     return folder
 
 

@@ -30,7 +30,7 @@ def measured(run: Run) -> pd.DataFrame:
 def picture(name: str, run: Run) -> Picture | None:
     """Draw the measured faults of the run called `name`, which must have some: their times, unless none is longer than
     1 us, and their costs, unless none is known. None without either."""
-    rows = measured(run).sort_values(["setting", "at_collective", "fault", "mode"])
+    rows = measured(run).sort_values(["setting", "at_collective", "number", "mode"])
     shown = rows.head(_MOST)
     has_times = bool((shown[["detected_s", "recovered_s"]] > _MIN_S).any(axis=None))
     has_costs = bool(shown["cost_s"].notna().any())
@@ -101,7 +101,7 @@ def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:
 
 def _counted(rows: pd.DataFrame) -> str:
     """Return how many faults there were, each of which has a row for each mode: "1 fault in 2 modes"."""
-    faults, modes = len(rows[["setting", "fault"]].drop_duplicates()), rows["mode"].nunique()
+    faults, modes = len(rows[["setting", "number"]].drop_duplicates()), rows["mode"].nunique()
     return f"{faults} fault{'s' * (faults > 1)}" + (f" in {modes} modes" if modes > 1 else "")
 
 

@@ -25,7 +25,7 @@ def of_point(run: Run, configuration: Configuration, engine: str, mode: str) -> 
     if table.empty or not faults:
         return faults
     here = table[(table["engine"] == engine) & (table["setting"] == configuration.index) & (table["mode"] == mode)]
-    lost = [(row.fault, row.at_collective, row.collectives_lost) for row in here.itertuples() if row.collectives_lost]
+    lost = [(row.number, row.at_collective, row.collectives_lost) for row in here.itertuples() if row.collectives_lost]
     return [_shortened(fault, lost, is_measured=engine != "model") for fault in faults]
 
 
@@ -33,9 +33,9 @@ def _shortened(fault: DeclaredFault, lost: Sequence[tuple[int, int, int]], *, is
     """Return a fault without the attempts that were lost while it was in force: of a predicted point the lost ones are
     its own, of a measured one all that any fault has caused. It hits one collective at least."""
     attempts = 0
-    for index, at, count in sorted(lost, key=lambda one: one[1]):
+    for number, at, count in sorted(lost, key=lambda one: one[1]):
         within = fault.first <= at < fault.end - attempts
-        attempts += count if (within if is_measured else index == fault.index) else 0
+        attempts += count if (within if is_measured else number == fault.number) else 0
     return replace(fault, lasts=max(1, fault.lasts - attempts))
 
 

@@ -286,6 +286,11 @@ class Configuration:
         )
 
 
+def in_print(text: str) -> str:
+    """Return words of the command as figures and the report have them: "10 µs" for "10 us"."""
+    return re.sub(r"(?<=\d )us\b", "µs", text)
+
+
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
@@ -310,7 +315,7 @@ def configurations_of(run: Run) -> list[Configuration]:
         if lacking or stored["setting"] != index:
             what = f"lacks {', '.join(lacking)}" if lacking else f"has the index {stored['setting']}"
             raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
-        label = re.sub(r"(?<=\d )us\b", "µs", str(stored["label"]))
+        label = in_print(str(stored["label"]))
         about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
         about["rounds_differ"] = stored.get("rounds_differ") is True
@@ -355,9 +360,7 @@ def _values_at(stored: Mapping[str, Any]) -> tuple[Value, ...]:
     at = stored.get("at")
     if at is None:
         return tuple(Value(key, words(key, value), number_of(key, value)) for key, value in stored["swept"].items())
-    return tuple(
-        Value(key, re.sub(r"(?<=\d )us\b", "µs", text), None if key in SEEDS else number) for key, text, number in at
-    )
+    return tuple(Value(key, in_print(text), None if key in SEEDS else number) for key, text, number in at)
 
 
 def _are_names(value: object) -> bool:

@@ -15,8 +15,9 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -28,11 +29,20 @@ from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of, withou
 from analysis.figures.collective_detail import schedule_of
 from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
-from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of, settings_of
+from analysis.figures.run_points import (
+    Configuration,
+    PointRows,
+    Points,
+    configurations_of,
+    in_print,
+    points_of,
+    settings_of,
+)
+from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.results.reader import Run, choices_of, open_run, reconfigurations_of
 from analysis.statistics.answer import answer, winners
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
-from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
+from analysis.statistics.contests import BASELINE, MODE, Place, Setting, baselines_of, contests_of
 from analysis.statistics.fault_costs import (
     PointCosts,
     chance,
@@ -45,7 +55,7 @@ from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, summarise
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.number_words import ends, fixed
+from analysis.statistics.number_words import bracketed, ends, fixed
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
@@ -60,6 +70,39 @@ _MAX_LINES = 1_000  # of the summary and every other table
 _MAX_PLAIN_ROWS = 1_000  # a downloadable file with more rows is compressed
 
 REPORT = "report.html"
+
+_NONE = "-"  # in a cell that has nothing to tell
+_NO_INTERVAL = "[-]"
+_EMPTY = ("", _NONE)
+_CHOICES = ("engine", "setting", "mode", "collectives", "re-routed", "re-embedded")
+_JOBS = ("engine", "setting", "mode", "job", "background", "rounds", "measured (ms)", "predicted (ms)")
+_FIFO = (
+    *("setting", "mode", "collectives", "collectives' times", "transfers' times", "drops", "MB retransmitted"),
+    *("lowest fairness", "on link"),
+)
+_FAULTS = (
+    *("setting", "mode", "fault", "outcome", "at collective", "detected (ms)", "recovered (ms)", "cost (ms)"),
+    *("attempts lost", "bytes again"),
+)
+_POOLED_FAULTS = ("engine", "setting", "mode", "fault", "at collective", "mean cost")
+_UNMEASURED = "it was not measured"
+_WHY_EMPTY = MappingProxyType(
+    {
+        "lower bound (ms)": "none is known for this kind of collective",
+        "reconfiguration (ms)": "nothing was changed after the first collective, or the time of changes is not counted",
+        "background": "the rounds wait for this job",
+        "measured (ms)": _UNMEASURED,
+        "lowest fairness": "no link was shared",
+        "on link": "no link was shared",
+        "detected (ms)": "it was never detected, or not measured",
+        "recovered (ms)": "nothing was recovered, or not measured",
+        "cost (ms)": "the time without the fault is not predicted",
+        "mean cost": "the time without the fault is not predicted",
+        "attempts lost": _UNMEASURED,
+        "bytes again": _UNMEASURED,
+    }
+)
+"""Why cells of tables are empty while others of their column are not, by the column."""
 
 Baselines = Mapping[Place, tuple[str, Place]]
 """The name and the point of each point's baseline."""
@@ -100,7 +143,6 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     """Return the HTML page of a run with these points and figures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    by_index = {one.index: one for one in configurations}
     with heartbeat(lambda: "report: computing its tables"):
         loader = FileSystemLoader(Path(__file__).parent)
         page = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True)
@@ -111,31 +153,26 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         gains = {id(point): _gain(point, points, baselines) for point in all_points}
         over = list(dict.fromkeys(name for point in all_points if (name := _over(point, baselines))))
         estimates = [(point, summarise(point.series), gains[id(point)]) for point in all_points]
-        summary = [_line(*estimate) for estimate in estimates]
+        bases = {place for _, place in baselines.values()}
+        summary = [_line(*estimate, is_baseline=_place(estimate[0]) in bases) for estimate in estimates]
         intervals = [(point.mode, one) for point, times, over_base in estimates for one in (times.mean_s, over_base)]
         queued = [line for point in all_points for line in _fifo_line(point)]
         costs = pooled_costs(settings_of(points), faults_by_point(run.faults.to_dict("records")))
         rows = [_download(point, rows_a_point(all_points)) for point in all_points]
+        said = _said(run)
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
-        answer=answer(settings_of(points), times, _job_times(run, points)),
-        grain=grain_sentence(
-            winners(settings_of(points), times),
-            lambda index: by_index[index].algorithm,
-            lambda index: _most_at_a_time(by_index[index]),
-        ),
-        drawn=drawn_sentence((one.fabric, one.conditions) for one in configurations),
-        without=without_words(points),
-        baseline=over[0] if len(over) == 1 else "the baseline",
+        answer=" ".join(said[About.ANSWER][0].lines)
+        if said[About.ANSWER]
+        else _answer(settings_of(points), times, _job_times(run, points), configurations, points),
+        said=said,
+        about=About,
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),
         measured=any(one.engine == "emulation" for one in all_points),
         percentage=percentage,
-        sharing=(
-            *notes((one.label, one.shared_links, one.classes is not None) for one in configurations),
-            *loss_notes((one.label, one.values.get("fabric.wan_loss", 0.0)) for one in configurations),
-        ),
+        sharing=_notes(configurations),
         scope=_scope(configurations, all_points),
         provenance=run.provenance,
         joined=lambda command: shlex.join(map(str, command)),
@@ -143,27 +180,98 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         pictures=shown,
         left_out=left_out,
         most_figures=MAX_FIGURES,
-        summary=summary,
+        summary=_sheet(_summary_columns(over), summary, 3, _WHY_EMPTY),
         no_intervals=reasons(intervals),
-        choices=[*_choices(all_points)],
-        jobs=list(_jobs(run, configurations)),
-        queued=queued,
-        faults=[*_fault_lines(run, configurations)],
-        pooled_faults=[*_pooled_fault_lines(costs)],
+        choices=_sheet(_CHOICES, [*_choices(all_points)], 3),
+        jobs=_sheet(_JOBS, [*_jobs(run, configurations)], 5, _WHY_EMPTY),
+        queued=_sheet(_FIFO, queued, 2, _WHY_EMPTY),
+        faults=_sheet(_FAULTS, [*_fault_lines(run, configurations)], 4, _WHY_EMPTY),
+        pooled_faults=_sheet(_POOLED_FAULTS, [*_pooled_fault_lines(costs)], 6, _WHY_EMPTY),
         unpredicted=any(one.cost_words is None for point in costs if point.engine == "model" for one in point.faults),
         chance=chance(
             (one.conditions, one.seed) for one in configurations if any(one.index in c.settings for c in costs)
         ),
         most_lines=_MAX_LINES,
-        orders=orders,
+        orders=_sheet(("engine", "setting", "order found"), orders, 3),
         several_modes=len({one.mode for one in all_points}) > 1,
         signs=SIGNS,
-        paper=paper,
+        paper=_sheet(("engine", "setting", "order found", "order", "joint about 33 % below base"), paper, 5),
         claim={"order": PAPER_ORDER, "gain": PAPER_JOINT_GAIN, "about": ABOUT},
         rule=rule(all_points),
         rows=rows,
         scenario=run.scenario_text,
     )
+
+
+def _answer(
+    settings: Sequence[Setting],
+    times: Mapping[tuple[str, Place], Series],
+    jobs: Mapping[tuple[str, Place], Mapping[str, Series]],
+    configurations: Sequence[Configuration],
+    points: Points,
+) -> str:
+    """Return the answer of a run that has not said any, as it is not finished or of an earlier version."""
+    by_index = {one.index: one for one in configurations}
+    grain = grain_sentence(
+        winners(settings, times),
+        lambda index: by_index[index].algorithm,
+        lambda index: _most_at_a_time(by_index[index]),
+    )
+    drawn = drawn_sentence((one.fabric, one.conditions) for one in configurations)
+    return " ".join(filter(None, [answer(settings, times, jobs), drawn, grain, without_words(points)]))
+
+
+def _notes(configurations: Sequence[Configuration]) -> tuple[str, ...]:
+    """Return the notes on a run of a version that stored none."""
+    return (
+        *notes((one.label, one.shared_links, one.classes is not None) for one in configurations),
+        *loss_notes((one.label, one.values.get("fabric.wan_loss", 0.0)) for one in configurations),
+    )
+
+
+def _said(run: Run) -> dict[About, tuple[Paragraph, ...]]:
+    """Return what the command said of a run, by what it is about, as the page prints it."""
+    return {
+        about: tuple(
+            replace(one, heading=in_print(one.heading), lines=tuple(map(in_print, one.lines)))
+            for one in those_about(run.sentences, about)
+        )
+        for about in About
+    }
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of the page: its columns, of which the first ones are `words`, its rows, and why cells are empty."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: int
+    reasons: Sequence[str]
+
+
+def _sheet(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], words: int, whys: Mapping[str, str] = MappingProxyType({})
+) -> Sheet:
+    """Return a table without the columns that are empty throughout, with the reasons for empty cells of others."""
+    shown = [number for number in range(len(columns)) if any(row[number] not in _EMPTY for row in rows)]
+    reasons = [
+        f"{_NONE} under {columns[number]}: {whys[columns[number]]}"
+        for number in shown
+        if columns[number] in whys and any(row[number] in _EMPTY for row in rows)
+    ]
+    return Sheet(
+        columns=[columns[number] for number in shown],
+        rows=[[row[number] or _NONE for number in shown] for row in rows],
+        words=sum(number < words for number in shown),
+        reasons=reasons,
+    )
+
+
+def _summary_columns(over: Sequence[str]) -> list[str]:
+    baseline = over[0] if len(over) == 1 else "the baseline"
+    times = ["mean (ms)", "95 % interval", "lower bound (ms)", "reconfiguration (ms)", "total (s)"]
+    return ["engine", "setting", "mode", "collectives", *times, f"gain over {baseline}, 95 % interval"]
 
 
 def _most_at_a_time(configuration: Configuration) -> int:
@@ -227,7 +335,7 @@ def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[st
     for (engine, index, mode, job), rows in run.jobs.groupby(which, sort=False):
         times = rows[["completion_s", "predicted_s"]].mean() * 1e3
         background = "yes" if rows["background"].iloc[0] else ""
-        measured = f"{times['completion_s']:,.3f}" if engine != "model" else "—"
+        measured = f"{times['completion_s']:,.3f}" if engine != "model" else _NONE
         label = configurations[index].label
         yield [engine, label, mode, job, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
 
@@ -271,20 +379,20 @@ def _gain(point: PointRows, points: Points, baselines: Baselines) -> Interval | 
     return None if baseline is None else gain(baseline.series, point.series)
 
 
-def _line(point: PointRows, summary: Summary, over_base: Interval | None) -> list[str]:
-    """Return a point's line of the summary."""
+def _line(point: PointRows, summary: Summary, over_base: Interval | None, *, is_baseline: bool) -> list[str]:
+    """Return a point's line of the summary; `is_baseline`: gains are over this point."""
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
     line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3)]
     changed_s = reconfigurations_of(point.rows, point.engine).mean_s
     line += [_ms(float(point.rows["bound_s"].mean())), _ms(changed_s), f"{summary.total_s.value:,.3f}"]
     if over_base is None:
-        return [*line, "", ""]
-    return [*line, f"{fixed(over_base.value * 100, 1)} %", _bounds(over_base, 100, 1)]
+        return [*line, BASELINE if is_baseline else ""]
+    return [*line, f"{fixed(over_base.value * 100, 1)} % {bracketed(over_base, 100, 1)}"]
 
 
 def _ms(time_s: float | None) -> str:
-    """Return a time in ms; "—" if there is none."""
-    return "—" if time_s is None or math.isnan(time_s) else f"{time_s * 1e3:,.3f}"
+    """Return a time in ms; _NONE if there is none."""
+    return _NONE if time_s is None or math.isnan(time_s) else f"{time_s * 1e3:,.3f}"
 
 
 def _fifo_line(point: PointRows) -> Iterator[list[str]]:
@@ -293,7 +401,7 @@ def _fifo_line(point: PointRows) -> Iterator[list[str]]:
     if fifo is not None:
         line = [point.configuration.label, point.mode, f"{fifo.collectives:,}", fifo.took, fifo.transfers_took]
         line += [f"{fifo.drops:,}", f"{fifo.retransmitted_bytes / 1e6:,.1f}"]
-        yield [*line, "—" if fifo.fairness is None else f"{fifo.fairness:.3f}", fifo.fairness_link or "—"]
+        yield [*line, _NONE if fifo.fairness is None else f"{fifo.fairness:.3f}", fifo.fairness_link or _NONE]
 
 
 def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[list[str]]:
@@ -301,17 +409,20 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
     measured."""
     shown = told(faults_by_point(run.faults.to_dict("records")))
     of_point = {
-        (row.engine, row.setting, row.mode, row.fault, row.at_collective): row for row in run.faults.itertuples()
+        (row.engine, row.setting, row.mode, row.number, row.at_collective): row for row in run.faults.itertuples()
     }
     for point in sorted(shown, key=lambda one: (one.setting, one.mode)):
-        for one in sorted(shown[point], key=lambda one: (one.at_collective, one.fault)):
-            row = of_point[(*point, one.fault, one.at_collective)]
+        for one in sorted(shown[point], key=lambda one: (one.at_collective, one.number)):
+            row = of_point[(*point, one.number, one.at_collective)]
             times = (one.detected_s, one.recovered_s, one.cost_s)
-            times_ms = ["—" if time_s is None else f"{time_s * 1e3:,.3f}" for time_s in times]
+            times_ms = [_NONE if time_s is None else f"{time_s * 1e3:,.3f}" for time_s in times]
             line = [configurations[point.setting].label, point.mode, one.what]
             line += [f"{one.outcome}{some_collectives(one.collectives)}", f"{one.at_collective:,}", *times_ms]
             is_measured = point.engine != "model"
-            yield [*line, *(f"{count:,}" if is_measured else "—" for count in (row.collectives_lost, row.bytes_again))]
+            yield [
+                *line,
+                *(f"{count:,}" if is_measured else _NONE for count in (row.collectives_lost, row.bytes_again)),
+            ]
 
 
 def _pooled_fault_lines(costs: Sequence[PointCosts]) -> Iterator[list[str]]:
@@ -320,12 +431,12 @@ def _pooled_fault_lines(costs: Sequence[PointCosts]) -> Iterator[list[str]]:
         for one in point.faults if len(point.settings) > 1 else ():
             first = one.results[0]
             what = [point.engine, point.label, point.mode, first.what, f"{first.at_collective:,}"]
-            yield [*what, (one.cost_words or "—") + some_collectives(first.collectives)]
+            yield [*what, (one.cost_words or _NONE) + some_collectives(first.collectives)]
 
 
 def _bounds(interval: Interval, scale: float, digits: int) -> str:
     if math.isnan(interval.low):
-        return "—"
+        return _NO_INTERVAL
     low, high = ends(interval, scale, digits)
     return "all alike" if low == high else f"{low} to {high}"
 

@@ -102,7 +102,8 @@ COLLECTIVE = (
     _later(
         "bound_s",
         "float",
-        "a lower bound on the time of any schedule under the same conditions (a cut-set bound, without faults)",
+        "a lower bound on the time of any schedule under the same conditions (a cut-set bound, without faults); where "
+        "flows can share links [the lower one](collectives.md#the-table-of-nccl-tests) of two",
     ),
     *REFEREES,
     Column("ring", "ranks", _PLACED),
@@ -143,7 +144,7 @@ JOB = (
 """The columns of jobs.parquet."""
 
 FAULT = (
-    Column("fault", "int32"),
+    Column("number", "int32"),
     Column("at_collective", "int"),
     Column("what", "text"),
     Column("detected_s", "float"),

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from analysis.results import schema
 from analysis.results.columns import JOBS, OF_PARTS
+from analysis.results.paragraphs import Paragraph, paragraph_of
 from analysis.results.rows import Point
 from analysis.results.schema import SCHEMAS
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SCENARIO, PROVENANCE, SETTINGS, PARTS = "scenario.toml", "provenance.json", "settings.json", "parts"
+SENTENCES = "sentences.json"
 COLLECTIVES, CONDITIONS, FAULTS = (f"{name}.parquet" for name in ("collectives", "conditions", "faults"))
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
@@ -65,7 +67,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run as stored in its folder; docs/results.md describes the tables, which are empty if nothing was emulated."""
+    """A run as stored in its folder; docs/results.md describes the tables, which are empty if nothing was emulated.
+    `sentences` is what the command said of the run; there is none in runs of earlier versions."""
 
     path: Path
     provenance: dict[str, Any]
@@ -77,6 +80,7 @@ class Run:
     faults: "pd.DataFrame"
     scenario_text: str
     complete: bool
+    sentences: tuple[Paragraph, ...] = ()
 
 
 def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
@@ -139,6 +143,7 @@ def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
         faults=frame(_table(path / FAULTS, SCHEMAS["faults"])),
         scenario_text=_text(path / SCENARIO),
         complete=is_complete(provenance),
+        sentences=read_sentences(path),
     )
 
 
@@ -230,6 +235,18 @@ def read_settings(path: Path) -> list[dict[str, Any]]:
     if not settings or not all(isinstance(setting, dict) and keys <= setting.keys() for setting in settings):
         raise ResultsError(f"{path / SETTINGS} is damaged: it is not a list of settings")
     return settings
+
+
+def read_sentences(path: Path) -> tuple[Paragraph, ...]:
+    """Read what the command said of a run; () if nothing is stored. Raises ResultsError if it cannot be read."""
+    if not (path / SENTENCES).exists():
+        return ()
+    try:
+        return tuple(map(paragraph_of, _json(path / SENTENCES, list)))
+    except ValueError as error:
+        if isinstance(error, ResultsError):
+            raise
+        raise ResultsError(f"{path / SENTENCES} is damaged: {error}") from None
 
 
 def parts_of(path: Path) -> list[Part]:

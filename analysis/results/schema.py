@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import compute
 
 from analysis.results import columns
 from analysis.results.columns import Column, Value
@@ -41,6 +42,8 @@ LATER: Mapping[str, Value] = {
     column.name: column.otherwise for column in (*columns.COLLECTIVE, *columns.FAULT) if column.is_later
 }
 """Columns that runs of earlier versions may lack, with the value that they get on reading."""
+_FROM_0 = {"fault": "number"}
+"""Columns of earlier versions that counted from 0 (-1: none), and those that count from 1 (0: none) in their place."""
 
 
 def collectives_schema(swept: Sequence[Columns]) -> pa.Schema:
@@ -137,22 +140,28 @@ def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array
 
 
 def read_table(path: Path, wanted: pa.Schema, chosen: Iterable[str] | None = None) -> pa.Table:
-    """Read all columns of the table in a file, or only the chosen ones; columns of LATER that it lacks are added.
+    """Read all columns of the table in a file, or only the chosen ones; columns of LATER that it lacks are added, and
+    those of `_FROM_0` are renamed.
 
     Raises pyarrow's errors and OSError if the file is damaged, missing, or has other columns than `wanted`.
     """
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        present = file.schema_arrow.names
+        former = {new: old for old, new in _FROM_0.items() if new in wanted.names and old in file.schema_arrow.names}
+        present = [_FROM_0[name] if name in former.values() else name for name in file.schema_arrow.names]
         names = wanted.names if chosen is None else list(chosen)
-        if chosen is None and [*present] != [name for name in names if name in present or name not in LATER]:
+        if chosen is None and present != [name for name in names if name in present or name not in LATER]:
             raise pa.ArrowInvalid("its columns are not those of the run's settings")
         # Reading group by group takes half the memory: reading a whole column would copy all of its groups into one.
-        stored = [name for name in names if name in present]
+        stored = [former.get(name, name) for name in names if name in present]
         groups = [file.read_row_group(group, columns=stored) for group in range(file.num_row_groups)]
         table = pa.concat_tables([file.schema_arrow.empty_table().select(stored), *groups])
         count = file.metadata.num_rows
     arrays = [
-        table[name] if name in present else pa.repeat(pa.scalar(LATER[name], wanted.field(name).type), count)
+        compute.add(table[former[name]], 1).cast(wanted.field(name).type)
+        if name in former
+        else table[name]
+        if name in present
+        else pa.repeat(pa.scalar(LATER[name], wanted.field(name).type), count)
         for name in names
     ]
     return pa.Table.from_arrays(arrays, schema=pa.schema([wanted.field(name) for name in names]))

@@ -57,8 +57,8 @@ class Verdict:
     interval includes zero, and `unsure` one without an interval, with the reason. `loose` are told from it by their own
     95 % interval, but not if all comparisons of the sentence are to hold together with 95 % (Bonferroni). `below` is
     the gain of the best over its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one
-    with the next higher mean. `over_baseline` has the gain of each other alternative over the baseline. `quantity` is
-    what `means_s` are, in words.
+    with the next higher mean. `over_baseline` has the gain of each other alternative over the baseline, and
+    `over_others` that of the best over each other one. `quantity` is what `means_s` are, in words.
     """
 
     contest: Contest
@@ -72,6 +72,7 @@ class Verdict:
     next: str | None
     below_next: Interval | None
     over_baseline: Mapping[str, Interval]
+    over_others: Mapping[str, Interval]
     quantity: str = "mean"
 
     @property
@@ -82,16 +83,21 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """The times of the alternatives of a contest, by name, and whether they were measured instead of predicted.
+    """The times of the alternatives of a contest, by name, and the engine that they come from.
 
     Each alternative has at least so many `collectives` with each of `seeds`, in words.
     """
 
     contest: Contest
     times: Mapping[str, Series]
-    is_measured: bool
+    engine: str
     repetitions: tuple[Repetition, ...]
     collectives: int
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the times were measured instead of predicted."""
+        return self.engine == "emulation"
 
 
 def answer(
@@ -105,19 +111,25 @@ def answer(
     If both engines ran a contest, the measured times count, unless the model has more collectives. Points without times
     are left out.
     """
-    contests = [
-        one for one in (_with_times(each, times) for each in named_by_routing(contests_of(settings))) if one is not None
-    ]
-    of_jobs = job_sentence(settings, jobs, follows=bool(contests))
-    if not contests:
+    told = judged(named_by_routing(contests_of(settings)), times)
+    of_jobs = job_sentence(settings, jobs, follows=bool(told))
+    if not told:
         return of_jobs or _alone(settings, times)
+    contests, verdicts = [one for one, _ in told], [verdict for _, verdict in told]
     count = sum(len(one.times) - 1 for one in contests)
-    verdicts = [verdict_of(one.contest, one.times, comparisons=count) for one in contests]
     if not all(one.contest.is_rivalry for one in contests):
         means = "; ".join(map(side_by_side, verdicts))
         return f"{_compared(contests)}: {means}{_hash_doubt(contests)}. {of_jobs}".strip()
     doubts = f"{_together(verdicts, count)}{_hash_doubt(contests)}"
     return f"{_compared(contests)}: {outcomes(verdicts)}{doubts}. {of_jobs}".strip()
+
+
+def judged(contests: Sequence[Contest], times: Mapping[tuple[str, Place], Series]) -> list[tuple[Measured, Verdict]]:
+    """Return the times and the outcome of each contest in the engine that counts for the answer, as one of all the
+    comparisons that it makes; contests without times are left out."""
+    measured = [one for one in (_with_times(each, times) for each in contests) if one is not None]
+    count = sum(len(one.times) - 1 for one in measured)
+    return [(one, verdict_of(one.contest, one.times, comparisons=count)) for one in measured]
 
 
 def winners(
@@ -159,6 +171,7 @@ def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: in
         over_baseline={name: _gain(third, series[name], None) for name in names if name != contest.baseline}
         if third is not None
         else {},
+        over_others=over,
     )
 
 
@@ -183,7 +196,7 @@ def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> 
                 Measured(
                     contest=contest,
                     times=contest.times(here),
-                    is_measured=engine == "emulation",
+                    engine=engine,
                     repetitions=tuple({one for by_seeds in places.values() for one in by_seeds}),
                     collectives=min(
                         here[place].number.size for by_seed in places.values() for place in by_seed.values()

@@ -56,13 +56,14 @@ class ClaimResults:
     """The outcome of the tests at one point: `order` has the modes from slowest to fastest.
 
     `relations[i]` compares `order[i]` with `order[i + 1]`: ">" if the confidence interval of their difference excludes
-    zero, "~" if it includes zero, "?" if there is none, for the reason `untested`. `order_holds` and `joint_holds` say
-    whether the paper's claims hold; they are None if not all modes of the claim were run, or if the intervals leave it
-    open.
+    zero, "~" if it includes zero, "?" if there is none, for the reason `untested`; `steps[i]` is that difference, the
+    gain of the faster one. `order_holds` and `joint_holds` say whether the paper's claims hold; they are None if not
+    all modes of the claim were run, or if the intervals leave it open.
     """
 
     order: tuple[str, ...]
     relations: tuple[str, ...]
+    steps: tuple[Interval, ...] = ()
     untested: str = ""
     order_holds: bool | None
     joint_holds: bool | None
@@ -119,6 +120,7 @@ def claims(times: Mapping[str, Series], baseline: str = "base") -> ClaimResults:
     return ClaimResults(
         order=order,
         relations=tuple(map(_relation, steps)),
+        steps=tuple(steps),
         untested=next((step.why for step in steps if step.why), ""),
         order_holds=_order_holds(times),
         joint_holds=None if joint is None else _about(joint),

@@ -19,6 +19,9 @@ JOBS = "job"
 MODE = "mode"
 """The name of the modes among what can be a baseline, beside keys of the scenario."""
 
+BASELINE = "baseline"
+"""What a table has in place of the gain of a baseline over itself."""
+
 _FIXED = "base"  # the mode that chooses no paths
 _ROUTINGS = {"ecmp": "ECMP", "spray": "spraying", "te": "TE"}
 """The routings, as labels name them, that spread flows which no mode has routed; in a sentence."""

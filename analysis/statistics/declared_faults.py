@@ -19,10 +19,10 @@ _MOST = 4  # faults that are named
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredFault:
-    """A declared fault: its index, what it is, the collective before or in which it begins, after how long in that
-    (None: before it), and for how many collectives it lasts."""
+    """A declared fault: its number from 1, what it is, the collective before or in which it begins, after how long in
+    that (None: before it), and for how many collectives it lasts."""
 
-    index: int
+    number: int
     what: str
     first: int
     after_s: float | None
@@ -53,7 +53,7 @@ class DeclaredFault:
 def declared(faults: Iterable[Mapping[str, Any]] | None) -> list[DeclaredFault]:
     """Return faults, as tables of a scenario, as if no attempt were lost; those of a program are left out."""
     found = []
-    for index, fault in enumerate(faults or ()):
+    for number, fault in enumerate(faults or (), 1):
         at, what = _AT.fullmatch(str(fault["at"])), str(fault["what"])
         if at is None:
             continue
@@ -61,7 +61,7 @@ def declared(faults: Iterable[Mapping[str, Any]] | None) -> list[DeclaredFault]:
         lasts = int(str(fault["for"]).split()[0]) if "for" in fault else 1 if is_restarted else math.inf
         after_s = parse_delay_s(at["after"]) if at["after"] else None
         first = int(at["number"])
-        found.append(DeclaredFault(index=index, what=what, first=first, after_s=after_s, lasts=lasts))
+        found.append(DeclaredFault(number=number, what=what, first=first, after_s=after_s, lasts=lasts))
     return found
 
 

@@ -37,14 +37,15 @@ _NOTHING = "about 0"
 
 @dataclass(frozen=True, kw_only=True)
 class FaultResult:
-    """A fault of a point: its index in the scenario (-1 if no fault was declared), what it was, in which collective,
-    how it ended, after how long it was detected and recovered from, and what it cost; s, None for never or not known.
+    """A fault of a point: its number in the scenario from 1 (0 if no fault was declared), what it was, in which
+    collective, how it ended, after how long it was detected and recovered from, and what it cost; s, None for never or
+    not known.
 
-    `error_s` is how far the cost may be off, as far as the point's
-    predictions are; `collectives` is in how many collectives the predicted cost arises, if it is not that of all.
+    `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how many
+    collectives the predicted cost arises, if it is not that of all.
     """
 
-    fault: int
+    number: int
     what: str
     at_collective: int
     outcome: str
@@ -135,7 +136,7 @@ class PointCosts:
                 "engine": self.engine,
                 "settings": list(self.settings),
                 "mode": self.mode,
-                "fault": one.results[0].fault,
+                "number": one.results[0].number,
                 "what": one.results[0].what,
                 "at_collective": one.results[0].at_collective,
                 "seeds": len(one.results),
@@ -154,7 +155,7 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
     found = dict[Point, tuple[FaultResult, ...]]()
     for record in records:
         point = Point(record["engine"], record["setting"], record["mode"])
-        values: dict[str, Any] = {name: record[name] for name in ("fault", "what", "at_collective", "outcome")}
+        values: dict[str, Any] = {name: record[name] for name in ("number", "what", "at_collective", "outcome")}
         for name in ("detected_s", "recovered_s", "cost_s"):
             value = record[name]
             values[name] = None if value is None or math.isnan(value) else value
@@ -183,7 +184,7 @@ def pooled_costs(settings: Sequence[Setting], faults: Mapping[Point, Sequence[Fa
                 alike: dict[tuple[int, str, int], list[FaultResult]] = {}
                 for one in here:
                     for fault in shown[Point(engine, one.index, mode)]:
-                        alike.setdefault((fault.fault, fault.what, fault.at_collective), []).append(fault)
+                        alike.setdefault((fault.number, fault.what, fault.at_collective), []).append(fault)
                 if here:
                     label = shared_words([one.label for one in here])
                     found.append(

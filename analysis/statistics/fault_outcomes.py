@@ -32,7 +32,7 @@ Event = Mapping[str, Any]
 NO_TIMES: Mapping[int, float] = MappingProxyType({})
 
 UNDECLARED = -1
-"""The index of a fault that the scenario does not declare."""
+"""The index of a fault that the scenario does not declare; its number, which users see, is 0."""
 
 _CUTS = ("link down", "switch down")
 _AGENTS = ("agent killed", "")  # recovered from when new agents start; "" is an undeclared failure
@@ -217,7 +217,7 @@ def _row(fault: _Fault, why: str, took_s: Mapping[int, float]) -> dict[str, Any]
     if why and fault.recovered_ns is None:
         outcome = f"aborted: {why}"
     return {
-        "fault": fault.index,
+        "number": fault.index + 1,
         "at_collective": fault.collective,
         "what": fault.what,
         "detected_s": fault.since_s(fault.detected_ns),

@@ -60,6 +60,7 @@ def _verdict(contest: Contest, means_s: Mapping[str, float], quantity: str) -> V
         over_baseline={name: _gain(means_s[baseline], means_s[name]) for name in means_s if name != baseline}
         if baseline in means_s
         else {},
+        over_others={name: _gain(means_s[name], means_s[best]) for name in others},
         quantity=quantity,
     )
 

@@ -249,6 +249,11 @@ def lower_bound(config: Scenario, conditions: Conditions) -> Callable[[int, Floa
     return partial(_bound_by_time, bound, conditions.timed)
 
 
+def is_bound_of_shared(config: Scenario) -> bool:
+    """Return whether the lower bound of a configuration is the one in the model of shared links, which is lower."""
+    return bool(config.jobs) or any(config.shared_links(mode) for mode in config.run.modes)
+
+
 def _bound(config: Scenario, conditions: Conditions) -> LowerBound | None:
     """Return the lower bound for a configuration's collective or round of jobs; None if there is none."""
     spec, fabric, delays_s = config.collective, conditions.fabric, conditions.shared_delays_s
@@ -258,7 +263,7 @@ def _bound(config: Scenario, conditions: Conditions) -> LowerBound | None:
             delays_s=delays_s,
             kind=spec.kind,
             block_bytes=spec.chunk_bytes,
-            at_once=any(config.shared_links(mode) for mode in config.run.modes),
+            at_once=is_bound_of_shared(config),
         )
     demands = []
     for job in config.jobs:

@@ -2,37 +2,26 @@
 
 import csv
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.shared_link_notes import (
-    choice_notes,
-    free_change_notes,
-    greedy_notes,
-    loss_notes,
-    notes,
-    searched_notes,
-)
 from controller.routing.multipath import ECMP_CHANNELS
-from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.collectives.chakra import of_rank
 from hosts.collectives.schedule import ScheduleError
-from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.emulation import Emulation, check_delays, check_faults, check_waits, emulated
 from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
-from scenarios.engines.prediction import ring_gap
 from scenarios.engines.preflight import at_a_time, check_capacity, check_program, check_vm
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
 from scenarios.experiment.run_folder import FolderError, RunFolder
+from scenarios.experiment.run_notes import notes_of_run
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.policies.decide import spread_pairs, spreads_over
 from scenarios.policies.knowledge import ENDS, PORTS
-from scenarios.policies.policy import ALWAYS, MODES
+from scenarios.policies.policy import MODES
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.load import resolved
@@ -51,7 +40,6 @@ if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
 
 _MAX_LINKS = 200  # links of a kind that are printed
-_MAX_SEARCHED, _DRAWS = 4, 2  # rings are compared with a bound in this many configurations, and draws of each
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -59,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with heartbeat(_reading):
             request = parse_request(arguments)
-        searches = _schedule_search_notes(request)
+        _check_searches(request)
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
@@ -69,12 +57,15 @@ def run(arguments: Sequence[str]) -> int:
         return _export(request.scenario, *request.export)
     runs_engines = not (request.cli or request.dry_run or request.scenario.program.is_given)
     emulates = runs_engines and "emulation" in request.engines
-    _tell(notes_on(configs[:1] if request.cli else configs, emulates=emulates))
+    notes = list(notes_on(configs[:1] if request.cli else configs, emulates=emulates))
+    _tell(notes)
     if request.scenario.program.is_given or request.cli:
         of_each = configs[:1] if request.cli else configs
-        _tell(dict.fromkeys(note for config in of_each for note in _path_notes(config)))
+        more = [*dict.fromkeys(note for config in of_each for note in _path_notes(config))]
     else:
-        _tell(_notes(configs, searches))
+        more = [*notes_of_run(configs)]
+    _tell(more)
+    notes += more
     if request.scenario.program.is_given and not request.dry_run:
         return _program(request, arguments)
     if request.cli:
@@ -83,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
         plans = [(engine.name, configs) for engine, configs in _parts(request)]
         print(plan_as_json(plans) if request.json else _plan(request.scenario, plans))
         return DONE
-    return _run(request, _parts(request), arguments) if request.dask is None else _run_on_cluster(request, arguments)
+    return _run_somewhere(request, arguments, notes)
 
 
 def _reading() -> str:
@@ -96,31 +87,6 @@ def _tell(notes: Iterable[str]) -> None:
     """Print notes on stderr, after all of them are known."""
     for note in list(notes):
         print(f"run.py: {note}", file=sys.stderr)
-
-
-def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
-    """Yield notes on what the modes will do, before they run; `searches` are the notes on best schedules."""
-    shared = [{mode: one.shared_links(mode) for mode in one.run.modes} for one in configs]
-    yield from notes((one.label, links, bool(one.classes)) for one, links in zip(configs, shared, strict=True))
-    greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
-    yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
-    yield from choice_notes(
-        [(one.label, {mode: one.choices_of_one(mode) for mode in one.run.modes}) for one in configs]
-    )
-    yield from free_change_notes((one.label, *_free_to_reroute(one)) for one in configs)
-    yield from _ring_search_notes(configs)
-    yield from _tunnel_notes(configs)
-    if any(one.conditions.every_s is not None and one.control.counted for one in configs):
-        yield "conditions stand still during the reconfiguration before a collective, whose time is counted"
-    yield from searches
-    yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
-    yield from _admission_notes(configs)
-
-
-def _free_to_reroute(config: Scenario) -> tuple[list[str], list[str]]:
-    """Return the modes that decide by themselves when to re-route, and those that always do; none if that costs."""
-    modes = [] if config.control.counted else [(mode, config.mode(mode).reroute) for mode in config.run.modes]
-    return [name for name, when in modes if not when.is_periodic], [name for name, when in modes if when == ALWAYS]
 
 
 def _path_notes(config: Scenario) -> Iterator[str]:
@@ -144,59 +110,22 @@ def _path_notes(config: Scenario) -> Iterator[str]:
         yield f"no WAN path joins the sites {', '.join(pairs)}: packets between their GPUs are lost"
 
 
-def _tunnel_notes(configs: Sequence[Scenario]) -> Iterator[str]:
-    """Yield a note for the modes that would choose paths if there were more than the tunnels of admitted transfers."""
-    idle = dict.fromkeys(
-        mode for one in configs if one.has_tunnels_alone for mode in one.run.modes if one.modes[mode].reroutes
-    )
-    if idle:
-        yield f"{' and '.join(idle)} choose no WAN path where all jobs are admitted transfers: they keep their tunnels"
-
-
-def _admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:
-    """Yield the outcomes of each configuration's transfers, by label; equal outcomes appear once."""
-    labels_of: dict[tuple[str, ...], list[str]] = {}
-    for config in configs:
-        sentences = tuple(transfer.sentence for transfer in config.transfers)
-        labels_of.setdefault(sentences, []).append(config.label)
-    for sentences, labels in labels_of.items():
-        if len(labels_of) > 1 and sentences:
-            yield f"{list_first(labels, 3, separator='; ')}:"
-        yield from sentences
-
-
-def _schedule_search_notes(request: Request) -> tuple[str, ...]:
-    """Return the note on searches for best schedules; raises ScenarioError without OR-Tools, which they need."""
-    counts = [one.collective.count for one in request.scenario.configurations() if one.searches_schedules]
-    if counts and not request.dry_run and find_spec("ortools") is None:
+def _check_searches(request: Request) -> None:
+    """Raise ScenarioError for a run that searches for best schedules without OR-Tools, which they need."""
+    searches = any(one.searches_schedules for one in request.scenario.configurations())
+    if searches and not request.dry_run and find_spec("ortools") is None:
         raise ScenarioError(["run.referees: schedule needs OR-Tools: .venv/bin/pip install 'longhaul[optimum]'"])
-    within = f"run.search = {request.scenario.run.search:g}"
-    if not counts:
-        return ()
-    return (f"searching for up to {max(counts)} best schedules per configuration and engine, each with {within}",)
 
 
-def _ring_search_notes(configs: Sequence[Scenario]) -> tuple[str, ...]:
-    """Return notes on how far searched rings are from a bound, for the first configurations that search for rings."""
-    gaps: list[tuple[str, str, dict[str, float]]] = []
-    for config in configs:
-        modes = [mode for mode in config.run.modes if config.searches_rings(mode)]
-        if modes and len(gaps) < _MAX_SEARCHED:
-            by_ring = defaultdict[str, dict[str, float]](dict)
-            for mode in modes:
-                by_ring[config.mode(mode).ring or config.collective.ring][mode] = ring_gap(config, mode, _DRAWS)
-            gaps += [(config.label, ring, by_mode) for ring, by_mode in by_ring.items()]
-    return searched_notes(gaps, most=MAX_EXACT_GPUS, count=_DRAWS)
-
-
-def _run_on_cluster(request: Request, arguments: Sequence[str]) -> int:
-    """Run on the workers of a Dask cluster and return the exit status."""
+def _run_somewhere(request: Request, arguments: Sequence[str], notes: Sequence[str]) -> int:
+    """Run on the workers of a Dask cluster, or of this machine without one, and return the exit status."""
+    if request.dask is None:
+        return _run(request, _parts(request), arguments, notes)
     from scenarios.engines.dask import Cluster, ClusterError  # slow to import
 
-    assert request.dask is not None
     try:
         with Cluster(request.dask) as cluster:
-            return _run(request, _parts(request, cluster.executors), arguments)
+            return _run(request, _parts(request, cluster.executors), arguments, notes)
     except ClusterError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED
@@ -268,8 +197,9 @@ def _unmade_folder(request: Request, error: FolderError) -> str:
     return f"--out: {error}" if request.out is not None else f"run.py: {error}; allowed: --out DIR for another folder"
 
 
-def _run(request: Request, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
-    """Run the engines that this machine supports, and write the results into the run folder; return the exit status."""
+def _run(request: Request, parts: Sequence["Part"], arguments: Sequence[str], notes: Sequence[str]) -> int:
+    """Run the engines that this machine supports, and write the results into the run folder, beside the `notes` that
+    were told; return the exit status."""
     try:
         usable, unmeasured = _usable(request, parts)
         folder = _run_folder(request)
@@ -280,7 +210,7 @@ def _run(request: Request, parts: Sequence["Part"], arguments: Sequence[str]) ->
     except ValueError as error:
         print(_unmade_folder(request, error) if isinstance(error, FolderError) else error, file=sys.stderr)
         return BAD_USAGE
-    return _open_and_run(request, usable, folder, arguments, unmeasured=unmeasured)
+    return _open_and_run(request, usable, folder, arguments, notes=notes, unmeasured=unmeasured)
 
 
 def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], str | None]:
@@ -339,7 +269,13 @@ def _run_folder(request: Request) -> RunFolder:
 
 
 def _open_and_run(
-    request: Request, parts: Sequence["Part"], folder: RunFolder, arguments: Sequence[str], *, unmeasured: str | None
+    request: Request,
+    parts: Sequence["Part"],
+    folder: RunFolder,
+    arguments: Sequence[str],
+    *,
+    notes: Sequence[str],
+    unmeasured: str | None,
 ) -> int:
     # Parquet is slow to import, and most mistakes are found before this point.
     from analysis.results.reader import ResultsError
@@ -352,7 +288,7 @@ def _open_and_run(
     run = Run(request.scenario, parts, request.json, unmeasured, reports=not request.no_report)
     try:
         if request.resume is None:
-            files = RunFiles.begun(folder, request.scenario, engines=request.engines, command=command)
+            files = RunFiles.begun(folder, request.scenario, engines=request.engines, command=command, notes=notes)
         else:
             files = RunFiles.resumed(folder, request.scenario, command=command)
         status = print_again(files, run) if files.complete else run_in(files, run)

@@ -94,7 +94,7 @@ def _gain(single: Series, spread: Series) -> Interval:
 
 
 def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
-    """Yield the lines that tell these gains, if there are any."""
+    """Yield the line that tells these gains, if there are any."""
     if not gains:
         return
     groups = dict[tuple[str, ...], list[EcmpGain]]()
@@ -105,7 +105,6 @@ def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
     of += [f"with each of {gains[0].seeds} seeds"] * (gains[0].seeds > 1)
     of += ["without faults"] * any(one.intact for one in gains)
     of.append(_noise([each for one in gains for each in one.intervals]))
-    yield ""
     yield (
         f"ECMP alone, without re-routing, would be {_outcome(list(groups.values()))} "
         f"({', '.join(of)}; --set fabric.routing=ecmp)"

@@ -34,7 +34,7 @@ def with_errors(
     number, predicted_s = rows["collective"].to_numpy(), rows["predicted_s"].to_numpy()
     found = []
     for one in results:
-        fault = declared[one.fault] if one.fault >= 0 else None
+        fault = declared[one.number - 1] if one.number else None
         lasts = 1 if fault is None or fault.kind in KILLED_KINDS else fault.lasts
         hit = (number >= one.at_collective) & (lasts is None or number < one.at_collective + (lasts or 0))
         found.append(replace(one, error_s=off * float(predicted_s[hit].sum())))
@@ -47,8 +47,8 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
     cost is left out."""
     completed = faults_of_completed(config, build_fabric(config.fabric))
     healthy_s, found = np.full(completion_s.size, np.nan), list[FaultResult]()
-    for index, (fault, whole) in enumerate(zip(completed, config.faults, strict=True)):
-        one = FaultResult(fault=index, what=fault.what, at_collective=fault.collective, outcome=PREDICTED)
+    for number, (fault, whole) in enumerate(zip(completed, config.faults, strict=True), 1):
+        one = FaultResult(number=number, what=fault.what, at_collective=fault.collective, outcome=PREDICTED)
         if fault.kind in PLANNED_KINDS and fault.after_s is None and fault.lasts == whole.lasts:
             stop = completion_s.size if fault.lasts is None else min(completion_s.size, fault.collective + fault.lasts)
             hit = slice(fault.collective, min(stop, fault.collective + _MOST_COLLECTIVES))
@@ -66,13 +66,13 @@ def as_records(config: Scenario, faults: Sequence[FaultResult]) -> Iterator[dict
     the model are those by which a fault lasts for fewer collectives."""
     completed = faults_of_completed(config, build_fabric(config.fabric))
     for fault, declared in zip(faults, config.faults, strict=True):
-        lost = (declared.lasts or 0) - (completed[fault.fault].lasts or 0)
+        lost = (declared.lasts or 0) - (completed[fault.number - 1].lasts or 0)
         yield _as_record(fault, lost)
 
 
 def _as_record(fault: FaultResult, lost: int) -> dict[str, Any]:
     return {
-        "fault": fault.fault,
+        "number": fault.number,
         "at_collective": fault.at_collective,
         "what": fault.what,
         "detected_s": None,

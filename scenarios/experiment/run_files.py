@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from itertools import count
@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from analysis.results import reader, schema
+from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.results.rows import Point
 from analysis.results.writer import Writer, atomic_replacement, temporary_of, write_table, write_text
 from hosts.collectives.chakra import files_of
@@ -222,9 +223,16 @@ class RunFiles:
 
     @classmethod
     def begun(
-        cls, folder: RunFolder, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
+        cls,
+        folder: RunFolder,
+        scenario: Scenario,
+        *,
+        engines: Sequence[str],
+        command: Sequence[str],
+        notes: Sequence[str] | None = None,
     ) -> "RunFiles":
-        """Write the first files of a new run; raises OSError if they cannot be written."""
+        """Write the first files of a new run; raises OSError if they cannot be written. `notes` are what was told
+        before it, None for a run of which no sentences are kept."""
         provenance = {
             "format": reader.FORMAT,
             "name": scenario.name,
@@ -253,6 +261,8 @@ class RunFiles:
                 temporary.write_text(files._provenance_text(), encoding="utf-8")
                 write_text(folder.path / reader.SCENARIO, resolved(_with_paths(scenario, copies)))
                 write_text(folder.path / reader.SETTINGS, json.dumps(files._configurations))
+                if notes is not None:
+                    files._write_sentences([Paragraph(about=About.NOTES, lines=tuple(notes))])
         except BaseException:
             files.discard()
             folder.close()
@@ -280,6 +290,8 @@ class RunFiles:
         provenance["resumed"].append({"started": now(), "command": list(command), **circumstances()})
         provenance["failed"] = []
         files._write_provenance()
+        if (folder.path / reader.SENTENCES).exists():
+            files.tell(())  # what was said of the points so far no longer holds
         return files
 
     def writer(self, numbers: Mapping[Point, range]) -> Writer:
@@ -318,7 +330,7 @@ class RunFiles:
         write_table(self.path / reader.FAULTS, schema.SCHEMAS["faults"], [schema.faults_table(self.faults)])
 
     def _note_fault(self, record: Mapping[str, Any]) -> None:
-        which = tuple(record[name] for name in ("engine", "setting", "mode", "fault", "at_collective"))
+        which = tuple(record[name] for name in ("engine", "setting", "mode", "number", "at_collective"))
         self._faults[which] = record
 
     def log(self, line: str) -> None:
@@ -340,6 +352,14 @@ class RunFiles:
         self._write_provenance()
         if self.complete:  # the tables contain all parts
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
+
+    def tell(self, paragraphs: Iterable[Paragraph]) -> None:
+        """Store what the run tells at its end, after the notes before it; raises OSError."""
+        notes = those_about(reader.read_sentences(self.path), About.NOTES)
+        self._write_sentences([*notes, *paragraphs])
+
+    def _write_sentences(self, paragraphs: Iterable[Paragraph]) -> None:
+        write_text(self.path / reader.SENTENCES, json.dumps([asdict(one) for one in paragraphs if one.lines], indent=1))
 
     def report(self, tables: reader.Tables | None = None) -> Callable[[], str | None]:
         """Begin to draw figures of the stored results, in forked processes; `tables` are the tables already read.
@@ -370,7 +390,12 @@ class RunFiles:
         def finish() -> None:
             assert begun is not None
             run, pictures = begun
-            ended = replace(run, provenance=reader.read_provenance(self.path), complete=self.complete)
+            ended = replace(
+                run,
+                provenance=reader.read_provenance(self.path),
+                sentences=reader.read_sentences(self.path),
+                complete=self.complete,
+            )
             write(self.path, ended, pictures)
 
         why = attempt(begin)
@@ -390,7 +415,7 @@ class RunFiles:
         marker = temporary_of(self.path / reader.PROVENANCE)
         with suppress(FileNotFoundError):
             (self.path / reader.PROVENANCE).rename(marker)
-        for name in (reader.SCENARIO, reader.SETTINGS, marker.name):
+        for name in (reader.SCENARIO, reader.SETTINGS, reader.SENTENCES, marker.name):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / POLICIES, ignore_errors=True)
         self.folder.abandon()

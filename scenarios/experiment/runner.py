@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from analysis.results.paragraphs import Paragraph
 from analysis.results.reader import Tables, frame, jobs_in, load, load_jobs, open_run
 from analysis.results.rows import Point
 from analysis.results.writer import Writer
@@ -21,7 +22,7 @@ from analysis.statistics.fidelity import Fidelity, fidelity
 from scenarios.engines.base import Activity, Engine, EngineEvent, Failed, FaultOutcome, Retrying, Slice, Snapshot
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
-from scenarios.experiment.ecmp import ecmp_gains
+from scenarios.experiment.ecmp import EcmpGain, ecmp_gains
 from scenarios.experiment.fault_results import as_records, predicted_faults
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
@@ -31,12 +32,12 @@ from scenarios.experiment.summary import (
     ConfigResult,
     First,
     as_json,
-    as_sentence,
     as_text,
     collectives_by_point,
     firsts_of,
     jobs_by_point,
     measured_of,
+    paragraphs_of,
     results_of,
 )
 from scenarios.signals import Interrupted, OutputError, ask_for_time
@@ -113,11 +114,13 @@ def print_again(files: RunFiles, run: Run) -> int:
         _predict_faults(stored, run, files)
         results = _results(stored, load_jobs(files.path), run, files)
         print(f"run.py: {files.path} is complete: nothing is left to run", file=sys.stderr)
+        said = _said(*results, [])
         if run.reports and not files.reported:
+            files.tell(said.paragraphs)
             why = files.report()()
             if why:
                 print(f"run.py: {why}", file=sys.stderr)
-        _print(run, files, *results)
+        _print(run, files, *results, said)
     finally:
         files.folder.close()
     return DONE
@@ -164,10 +167,12 @@ def _results(
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run gave: its results with their fidelity, and a sentence for each point or report that failed."""
+    """What a run gave: its results with their fidelity, what it says of them, and a sentence for each point or report
+    that failed."""
 
     results: Sequence[ConfigResult]
     fidelity: Fidelity | None
+    said: "Said"
     wrong: Sequence[str]
 
 
@@ -203,19 +208,19 @@ def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finishe
                 results, run_fidelity = _results(stored, jobs_in(tables), run, files, tables)
                 writing.result()
                 files.end(results, failed)
+            said = _said(results, run_fidelity, _lacking(run, wrong))
+            files.tell(said.paragraphs)
             wrong += [why for why in [report() if report else None] if why]
     finally:
         background.shutdown(wait=False)  # so that an interrupted command ends at once
-    return Finished(results, run_fidelity, wrong)
+    return Finished(results, run_fidelity, said, wrong)
 
 
 def _run(files: RunFiles, run: Run, so_far: SoFar) -> int:
     done = carry_out(files, run, so_far)
-    _print(run, files, done.results, done.fidelity)
-    for why in done.wrong:
+    _print(run, files, done.results, done.fidelity, done.said)
+    for why in _lacking(run, done.wrong):
         print(f"run.py: {why}", file=sys.stderr)
-    if run.unmeasured is not None:
-        print(f"run.py: nothing was measured: {run.unmeasured}", file=sys.stderr)
     if done.wrong:
         return FAILED
     return DONE if run.unmeasured is None else CANNOT
@@ -339,17 +344,33 @@ def _storing(events: Iterable[EngineEvent], engine: str, writer: Writer) -> Iter
             yield replace(event, rows=rows)
 
 
-def _print(run: Run, files: RunFiles, results: Sequence[ConfigResult], run_fidelity: Fidelity | None) -> None:
+@dataclass(frozen=True)
+class Said:
+    """What a run says at its end: its paragraphs, and what ECMP alone would gain."""
+
+    paragraphs: Sequence[Paragraph]
+    ecmp: Sequence[EcmpGain]
+
+
+def _said(results: Sequence[ConfigResult], run_fidelity: Fidelity | None, lacking: Sequence[str]) -> Said:
     with heartbeat(lambda: "predicting what ECMP alone would gain"):
         ecmp = ecmp_gains((result.index, result.config) for result in results)
+    return Said(paragraphs_of(results, run_fidelity, ecmp, lacking), ecmp)
+
+
+def _lacking(run: Run, failed: Iterable[str]) -> list[str]:
+    """Return a sentence for each point that failed, and one if nothing was measured."""
+    return [*failed, *[f"nothing was measured: {run.unmeasured}"] * (run.unmeasured is not None)]
+
+
+def _print(
+    run: Run, files: RunFiles, results: Sequence[ConfigResult], run_fidelity: Fidelity | None, said: Said
+) -> None:
     if run.json:
-        text = as_json(str(files.path), results, run_fidelity, unmeasured=run.unmeasured, ecmp=ecmp)
+        text = as_json(str(files.path), results, run_fidelity, unmeasured=run.unmeasured, ecmp=said.ecmp)
     else:
-        fidelity_text = str(run_fidelity) if run_fidelity else ""
-        parts = ["no point was finished", fidelity_text]
-        if results:
-            parts = [as_sentence(results), fidelity_text, as_text(results, ecmp), f"results in {files.path}"]
-        text = "\n\n".join(filter(None, parts))
+        text = as_text(results, said.paragraphs)
+        text += f"\n\nresults in {files.path}" if results else ""
     try:
         print(text, flush=True)
     except OSError as error:

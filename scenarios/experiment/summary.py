@@ -10,15 +10,18 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
+from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.results.reader import Reconfigurations, choices_of, reconfigurations_of
 from analysis.results.rows import Point
 from analysis.statistics.answer import answer, winners
+from analysis.statistics.bound_words import ANY, MARK, SHARED, bound_words, is_mixed
 from analysis.statistics.claims import (
     ABOUT,
     PAPER_JOINT_GAIN,
@@ -26,7 +29,8 @@ from analysis.statistics.claims import (
     claims,
     is_paper_configuration,
 )
-from analysis.statistics.contests import MODE, Place, Setting, baselines_of, contests_of
+from analysis.statistics.comparisons import comparisons_of
+from analysis.statistics.contests import BASELINE, MODE, Place, Setting, baselines_of, contests_of
 from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.fault_costs import RECOVERY, FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
@@ -39,14 +43,14 @@ from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
-from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
+from scenarios.engines.prediction import critical_path, exposed_s, is_bound_of_shared, link_bytes
 from scenarios.experiment.ecmp import HASH_SEEDS, EcmpGain, lines_of
 from scenarios.experiment.fault_results import heading, with_errors
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.training import sites_of
-from scenarios.text_table import aligned
+from scenarios.text_table import aligned, told
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort, links_in_grain
 from topologies.units import format_delay
@@ -380,7 +384,7 @@ def as_json(
     ecmp: Sequence[EcmpGain] = (),
 ) -> str:
     """Return one JSON object on one line: the run's folder, its points, the answer of `as_sentence` if a point was
-    finished, and its fidelity if something was measured.
+    finished, the comparisons of alternatives if there are any, and its fidelity if something was measured.
 
     A point's `critical_path` divides the predicted time of its first collective into seconds by link; for training,
     `link_bytes` are the bytes that this collective sends over each link. `unmeasured` is why nothing was measured,
@@ -398,7 +402,8 @@ def as_json(
         for point in result.points
     ]
     said = {"answer": as_sentence(results)} if results else {}
-    answer: dict[str, Any] = {"run": run} | said | {"points": points}
+    compared = [one.as_json() for one in comparisons_of(_settings_of(results), _times_by_engine(results))]
+    answer: dict[str, Any] = {"run": run} | said | {"points": points} | ({"comparisons": compared} if compared else {})
     if fidelity is not None:
         numbers = {name: value for name, value in asdict(fidelity).items() if value is not None}
         answer["fidelity"] = numbers | {"holds": fidelity.holds, "warnings": list(fidelity.warnings)}
@@ -437,7 +442,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
         | times
         | _setting_fields(index, config)
         | _transfer_fields(config)
-        | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "critical_path"))
+        | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "bound_of", "critical_path"))
         for engine, configs in plans
         for index, config in enumerate(configs)
         if not config.program.is_given  # a program has no points
@@ -470,7 +475,10 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
         "gain_vs_base": None if point.gain is None or point.over not in (None, "base") else point.gain.value,
     }
     which = _identity(result.engine, result.config, point.mode)
-    bound = {"mean_bound_s": point.bound_s} | {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
+    bound: dict[str, Any] = {"mean_bound_s": point.bound_s, "bound_of": None}
+    if point.bound_s is not None:
+        bound["bound_of"] = SHARED if is_bound_of_shared(result.config) else ANY
+    bound |= {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
     if (changes := point.changes) is not None and (changes.count or changes.first_s is not None):
         bound |= {"first_reconfigure_s": changes.first_s, "mean_reconfigure_s": changes.mean_s}
         bound |= {"reconfigurations": changes.count, "path_changes": changes.of_paths}
@@ -555,15 +563,17 @@ def _clock_fields(config: Scenario) -> dict[str, Any]:
 
 
 def summary_csv(results: Sequence[ConfigResult]) -> str:
-    """Return the points as CSV with the values of the JSON; null is an empty cell.
+    """Return the points as CSV with the values of the JSON; null is an empty cell, and a column without a value is left
+    out.
 
     The columns of a job NAME are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, for training, such as
     "job.NAME.bubble_ratio"; the columns of a training run are such as "training.bubble_ratio", and those of a point's
-    faults, in order from 0, such as "fault.0.cost_s". Values by stage are separated by spaces.
+    faults, by their number from 1, such as "fault.1.cost_s", or for one that the scenario does not declare
+    "fault.undeclared.1.cost_s". Values by stage are separated by spaces.
     """
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"setting": result.index}
-        | {name: "" if value is None else value for name, value in _point_as_json(result, point).items()}
+        | _point_as_json(result, point)
         | {
             f"job.{job.name}.{name}": value
             for job in point.jobs
@@ -571,8 +581,8 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
             if name not in ("name", "background")
         }
         | {
-            f"fault.{number}.{name}": "" if value is None else value
-            for number, fault in enumerate(point.faults)
+            f"fault.{which}.{name}": value
+            for which, fault in _numbered(point.faults)
             for name, value in asdict(fault).items()
         }
         | {f"training.{name}": value for name, value in _training_fields(point).get("training", {}).items()}
@@ -580,14 +590,22 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
         for point in result.points
     ]
     text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in rows for name in row))  # points may differ in columns
-    table = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")
+    names = dict.fromkeys(name for row in rows for name in row)  # points may differ in columns
+    columns = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
+    table = csv.DictWriter(text, fieldnames=columns, restval="", extrasaction="ignore", lineterminator="\n")
     table.writeheader()
     table.writerows(
         {key: " ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell for key, cell in row.items()}
         for row in rows
     )
     return text.getvalue()
+
+
+def _numbered(faults: Iterable[FaultResult]) -> Iterator[tuple[str, FaultResult]]:
+    """Yield faults with what names them: "1" for the first one of the scenario, "undeclared.1" for the first other."""
+    undeclared = count(1)
+    for one in faults:
+        yield (str(one.number) if one.number else f"undeclared.{next(undeclared)}"), one
 
 
 _INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low", "gain_high")
@@ -612,11 +630,7 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
 def as_sentence(results: Sequence[ConfigResult]) -> str:
     """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell which
     rates are random, and which faults predicted times are without."""
-    times = {
-        (result.engine, Place(result.index, mode)): series
-        for result in results
-        for mode, series in result.times.items()
-    }
+    times = _times_by_engine(results)
     jobs = {
         (result.engine, Place(result.index, point.mode)): series_of_jobs(
             result.times[point.mode], {job.name: job.completion_s for job in point.jobs}
@@ -636,6 +650,14 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     return " ".join(filter(None, [answer(settings, times, jobs), drawn, grain, unmodelled_sentence(modelled)]))
 
 
+def _times_by_engine(results: Sequence[ConfigResult]) -> dict[tuple[str, Place], Series]:
+    return {
+        (result.engine, Place(result.index, mode)): series
+        for result in results
+        for mode, series in result.times.items()
+    }
+
+
 def _most_at_a_time(config: Scenario) -> int:
     if config.fabric.grain == "physical":
         return 0
@@ -644,63 +666,119 @@ def _most_at_a_time(config: Scenario) -> int:
     return most_at_a_time([*zip(*schedule.ends, strict=True)], transfers, config.fabric.gpus_per_site)
 
 
-def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> str:
-    """Return a table of the points, each configuration's order of the modes, with the paper's claims for its own, and
-    what ECMP alone would gain."""
+def paragraphs_of(
+    results: Sequence[ConfigResult],
+    run_fidelity: Fidelity | None = None,
+    ecmp: Sequence[EcmpGain] = (),
+    lacking: Iterable[str] = (),
+) -> list[Paragraph]:
+    """Return what a run tells at its end beside the table, in the order of the terminal: the answer, the fidelity, what
+    the table's cells mean, and each configuration's order of the modes, with the paper's claims for its own. `lacking`
+    are sentences on what failed or was not measured."""
+    answer_lines = (as_sentence(results),) if results else ()
+    paragraphs = [
+        Paragraph(about=About.ANSWER, lines=answer_lines),
+        Paragraph(about=About.FIDELITY, lines=tuple(str(run_fidelity).splitlines() if run_fidelity else ())),
+        Paragraph(about=About.EMPTY, lines=tuple(_empty_lines(results))),
+        Paragraph(about=About.BOUNDS, lines=tuple(_bound_lines(results))),
+        _choices(results),
+        _jobs(results),
+        _transfers(results),
+        _faults(results),
+        _training_iterations(results),
+        *_order_paragraphs(results),
+        Paragraph(about=About.ECMP, lines=tuple(lines_of(ecmp))),
+        Paragraph(about=About.LACKING, lines=tuple(lacking)),
+    ]
+    return [one for one in paragraphs if one.lines]
+
+
+def as_text(results: Sequence[ConfigResult], paragraphs: Sequence[Paragraph]) -> str:
+    """Return the table of the points among the paragraphs of `paragraphs_of`, as the terminal prints them."""
+    opening = (About.ANSWER, About.FIDELITY)
+    above = [str(one) for one in those_about(paragraphs, *opening)]
+    below = [str(one) for one in paragraphs if one.about not in (*opening, About.LACKING)]
+    table = "\n".join(aligned(_table(results)[0], range(3))) if results else "no point was finished"
+    return "\n\n".join([*above, table, *below] if results else [table, *above])
+
+
+def _table(results: Sequence[ConfigResult]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return the rows of the table of points, the heading first, and a line for each reason for an empty cell."""
     points = [(result, point) for result in results for point in result.points]
-    over = list(dict.fromkeys(point.over for _, point in points if point.over is not None))
-    compared = f"gain over {over[0] if len(over) == 1 else 'the baseline'}, 95 % interval"
-    always = (*_COLUMNS, (compared, lambda _, point: _gain(point)))
-    columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*always, *_OPTIONAL_COLUMNS)]
-    shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))
-    rows = list(zip(*shown, strict=True))
-    more = (
-        *_interval_lines(results),
-        *_choice_lines(results),
-        *_job_lines(results),
-        *_transfer_lines(results),
-        *_fault_lines(results),
-        *_training_lines(results),
-        *_order_lines(results),
-        *lines_of(ecmp),
+    columns, whys = list[list[str]](), list[str]()
+    for one in (*_COLUMNS, _gain_column(points), *_OPTIONAL_COLUMNS):
+        cells, reasons = told([one.cell(*each) for each in points], one.name, (one.why(*each) for each in points))
+        columns.append([one.heading or one.name, *_marked(one, cells, points)])
+        whys += reasons
+    return list(zip(*columns, strict=True)), whys
+
+
+def _marked(column: "_Column", cells: list[str], points: Sequence[tuple[ConfigResult, PointResult]]) -> list[str]:
+    """Return the cells of a column, with a mark at lower bounds in the model of shared links beside others."""
+    bounded = _bounded(points)
+    if column.heading != _BOUND or not is_mixed(bounded.values()):
+        return cells
+    return [f"{MARK * bounded.get(result.index, False)}{cell}" for cell, (result, _) in zip(cells, points, strict=True)]
+
+
+def _bounded(points: Iterable[tuple[ConfigResult, PointResult]]) -> dict[int, bool]:
+    """Return for each configuration with a lower bound whether it is the one in the model of shared links."""
+    return {result.index: is_bound_of_shared(result.config) for result, point in points if point.bound_s is not None}
+
+
+def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield what the lower bounds are, if there are any."""
+    configs = [result.config for result in results]
+    yield from filter(
+        None,
+        [
+            bound_words(
+                _bounded((result, point) for result in results for point in result.points).values(),
+                faults=any(config.faults for config in configs),
+                jobs=any(config.jobs for config in configs),
+            )
+        ],
     )
-    return "\n".join([*aligned(rows, range(3)), *more])
 
 
-def _interval_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield why there are no intervals, with the modes that have none for this reason."""
+def _empty_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield why there are no intervals, with the modes that have none for this reason, and why other cells are
+    empty."""
     points = [point for result in results for point in result.points]
     intervals = [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
-    why = reasons(intervals)
-    yield from ["", *(f"[-]: {each}" for each in why)] if why else []
+    yield from (f"[-]: {each}" for each in reasons(intervals))
+    yield from _table(results)[1]
 
 
-def _choice_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield how often modes that decide by themselves have chosen, if there are any."""
-    points = [(result, point) for result in results for point in result.points]
-    deciding = [(result, point, point.choices) for result, point in points if point.choices is not None]
-    if deciding:
-        what = "policies that decide by themselves re-routed and re-embedded"
-        yield from ("", f"before how many collectives after the first one {what}")
-    for result, point, (rerouted, reembedded) in deciding:
-        of = f"of {point.summary.collectives - (0 in result.config.collective.numbers):,}"
-        what = f"re-routed {rerouted:,}, re-embedded {reembedded:,} {of}"
-        yield f"{result.engine}, {result.config.label}, {point.mode}: {what}"
+def _choices(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return how often modes that decide by themselves have chosen, if there are any."""
+    lines = []
+    for result in results:
+        for point in result.points:
+            if point.choices is not None:
+                rerouted, reembedded = point.choices
+                of = f"of {point.summary.collectives - (0 in result.config.collective.numbers):,}"
+                what = f"re-routed {rerouted:,}, re-embedded {reembedded:,} {of}"
+                lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {what}")
+    what = "policies that decide by themselves re-routed and re-embedded"
+    heading = f"before how many collectives after the first one {what}"
+    return Paragraph(about=About.CHOICES, heading=heading, lines=tuple(lines))
 
 
-def _job_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield the mean times of all jobs, measured and predicted, unless a job is its whole round."""
-    points = [(result, point) for result in results for point in result.points if _tells_more(point)]
-    if points:
-        yield from ("", "the jobs' mean completion times, each from the job's start")
-    for result, point in points:
-        is_measured = result.engine != "model"
-        jobs = (
-            f"{job.name}{' (background)' * job.background} {job.mean_s * 1e3:,.3f} ms"
-            + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * is_measured
-            for job in point.jobs
-        )
-        yield f"{result.engine}, {result.config.label}, {point.mode}: {', '.join(jobs)}"
+def _jobs(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return the mean times of all jobs, measured and predicted, unless a job is its whole round."""
+    lines = []
+    for result in results:
+        for point in filter(_tells_more, result.points):
+            jobs = (
+                f"{job.name}{' (background)' * job.background} {job.mean_s * 1e3:,.3f} ms"
+                + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * (result.engine != "model")
+                for job in point.jobs
+            )
+            lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {', '.join(jobs)}")
+    return Paragraph(
+        about=About.JOBS, heading="the jobs' mean completion times, each from the job's start", lines=tuple(lines)
+    )
 
 
 def _tells_more(point: PointResult) -> bool:
@@ -708,15 +786,16 @@ def _tells_more(point: PointResult) -> bool:
     return len(point.jobs) > 1 or any(not math.isclose(job.mean_s, point.summary.mean_s.value) for job in point.jobs)
 
 
-def _transfer_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield the outcome of every transfer, if there are any."""
-    points = [(result, point) for result in results for point in result.points if result.config.transfers]
-    if points:
-        yield from ("", "transfers, and when the latest of all rounds was complete")
-    for result, point in points:
-        yield f"{result.engine}, {result.config.label}, {point.mode}:"
-        for transfer in _transfer_fields(result.config, point)["transfers"]:
-            yield f"  {transfer['sentence']}{_delivery(transfer)}"
+def _transfers(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return the outcome of every transfer, if there are any."""
+    lines = []
+    for result in results:
+        for point in result.points if result.config.transfers else ():
+            lines.append(f"{result.engine}, {result.config.label}, {point.mode}:")
+            for transfer in _transfer_fields(result.config, point)["transfers"]:
+                lines.append(f"  {transfer['sentence']}{_delivery(transfer)}")
+    heading = "transfers, and when the latest of all rounds was complete"
+    return Paragraph(about=About.TRANSFERS, heading=heading, lines=tuple(lines))
 
 
 def _pooled_faults(results: Sequence[ConfigResult]) -> list[PointCosts]:
@@ -727,17 +806,19 @@ def _pooled_faults(results: Sequence[ConfigResult]) -> list[PointCosts]:
     return pooled_costs(_settings_of(results), faults)
 
 
-def _fault_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield the outcome of every fault, if there are any."""
-    struck = _pooled_faults(results)
-    if struck:
-        told = {index for one in struck for index in one.settings}
-        yield from ("", heading(result.config for result in results if result.index in told))
+def _faults(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return the outcome of every fault, if there are any."""
+    struck, lines = _pooled_faults(results), list[str]()
     for one in struck:
-        yield f"{one.engine}, {one.label}, {one.mode}:"
-        yield from (f"  {fault.words}" for fault in one.faults)
+        lines += [f"{one.engine}, {one.label}, {one.mode}:", *(f"  {fault.words}" for fault in one.faults)]
     if any(one.recovered_s is not None for each in struck for fault in each.faults for one in fault.results):
-        yield f"({RECOVERY})"
+        lines.append(f"({RECOVERY})")
+    indices = {index for one in struck for index in one.settings}
+    return Paragraph(
+        about=About.FAULTS,
+        heading=heading(result.config for result in results if result.index in indices),
+        lines=tuple(lines),
+    )
 
 
 def _delivery(transfer: Mapping[str, Any]) -> str:
@@ -750,8 +831,8 @@ def _delivery(transfer: Mapping[str, Any]) -> str:
     return f"{complete}, {'in time' if transfer['outcome'] == UNADMITTED else 'kept'}"
 
 
-def _training_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield a description of the training iterations, if there are any."""
+def _training_iterations(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return a description of the training iterations, if there are any."""
     points = [
         (f"{result.engine}, {result.config.label}, {point.mode}{name}", training)
         for result in results
@@ -759,14 +840,16 @@ def _training_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
         for name, training in (("", point.training), *((f", {job.name}", job.training) for job in point.jobs))
         if training is not None
     ]
-    if points:
-        yield from ("", "training iterations: time, share in which GPUs do not compute, time that communication adds")
+    lines = []
     for which, training in points:
         held = " ".join(f"{count:g}" for count in training.in_flight)
         more = f", {max(training.more)} more before a cut than in 1F1B" * any(training.more)
         room = "" if training.room is None else f" of {training.room:g}"
         time, bubble = f"{training.iteration_s * 1e3:,.3f} ms", f"bubble {training.bubble_ratio:.2%}"
-        yield f"{which}: {time}, {bubble}, {_exposed(training)}; micro-batches in flight by stage: {held}{room}{more}"
+        in_flight = f"micro-batches in flight by stage: {held}{room}{more}"
+        lines.append(f"{which}: {time}, {bubble}, {_exposed(training)}; {in_flight}")
+    what = "training iterations: time, share in which GPUs do not compute, time that communication adds"
+    return Paragraph(about=About.TRAINING, heading=what, lines=tuple(lines))
 
 
 def _exposed(training: TrainingResult) -> str:
@@ -782,7 +865,10 @@ def _exposed(training: TrainingResult) -> str:
 
 
 def _gain(point: PointResult) -> str:
-    return "" if point.gain is None or point.over is None else _share(point.gain)
+    """Return the gain of a point over its baseline; "" for a point without one."""
+    if point.gain is None:
+        return ""
+    return BASELINE if point.over is None else _share(point.gain)
 
 
 def _share(gain: Interval) -> str:
@@ -814,56 +900,115 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
+def _referee_cell(name: str) -> "_Cell":
+    return lambda _, point: _ms_of(point.referees_s.get(name))
+
+
 _Cell = Callable[[ConfigResult, PointResult], str]
-_COLUMNS: Sequence[tuple[str, _Cell]] = (
-    ("engine", lambda result, _: result.engine),
-    ("setting", lambda result, _: result.config.label),
-    ("mode", lambda _, point: point.mode),
-    ("collectives", lambda _, point: f"{point.summary.collectives:,}"),
-    (
-        "mean, 95 % interval (ms)",
+_BOUND = "lower bound (ms)"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of the table of points: its short name, the text of its cells, why one is empty, and its heading, if
+    that is not the name."""
+
+    name: str
+    cell: _Cell
+    why: _Cell = lambda _result, _point: ""
+    heading: str = ""
+
+
+def _always(why: str) -> _Cell:
+    return lambda _result, _point: why
+
+
+_COLUMNS: Sequence[_Column] = (
+    _Column("engine", lambda result, _: result.engine),
+    _Column("setting", lambda result, _: result.config.label),
+    _Column("mode", lambda _, point: point.mode),
+    _Column("collectives", lambda _, point: f"{point.summary.collectives:,}"),
+    _Column(
+        "mean",
         lambda _, point: f"{_ms_of(point.summary.mean_s.value)} {bracketed(point.summary.mean_s, 1e3, 3)}",
+        heading="mean, 95 % interval (ms)",
     ),
-    ("lower bound (ms)", lambda _, point: _ms_of(point.bound_s)),
-    ("total (s)", lambda _, point: f"{point.summary.total_s.value:,.3f}"),
+    _Column(
+        "lower bound",
+        lambda _, point: _ms_of(point.bound_s),
+        lambda result, _: f"none is known for the kind {result.config.collective.kind}",
+        _BOUND,
+    ),
+    _Column("total (s)", lambda _, point: f"{point.summary.total_s.value:,.3f}"),
 )
-"""The columns of the table of points: heading and cell."""
-_OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
-    ("budget", lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives)),
-    *(
-        (heading, lambda _, point, name=name: _ms_of(point.referees_s.get(name)))
-        for name, heading in ((one.name, one.heading) for one in REFEREES)
+"""The columns of every table of points."""
+_OF_FIFO = _always("not measured with FIFO queues")
+_OPTIONAL_COLUMNS: Sequence[_Column] = (
+    _Column(
+        "budget",
+        lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives),
+        _always("without collective.budget"),
     ),
-    ("reconfiguration (ms), how often", lambda _, point: _reconfiguration(point)),
-    ("drops", _fifo_cell(lambda fifo: f"{fifo.drops:,}")),
-    ("retransmitted (MB)", _fifo_cell(lambda fifo: f"{fifo.retransmitted_bytes / 1e6:,.1f}")),
-    ("transfers, measured/predicted", _fifo_cell(lambda fifo: fifo.transfers_took)),
-    (
+    *(
+        _Column(
+            one.heading,
+            _referee_cell(one.name),
+            _always("the referee is not defined there"),
+        )
+        for one in REFEREES
+    ),
+    _Column(
+        "reconfiguration",
+        lambda _, point: _reconfiguration(point),
+        lambda result, _: _why_no_change(result),
+        "reconfiguration (ms), how often",
+    ),
+    _Column("drops", _fifo_cell(lambda fifo: f"{fifo.drops:,}"), _OF_FIFO),
+    _Column("retransmitted (MB)", _fifo_cell(lambda fifo: f"{fifo.retransmitted_bytes / 1e6:,.1f}"), _OF_FIFO),
+    _Column("transfers, measured/predicted", _fifo_cell(lambda fifo: fifo.transfers_took), _OF_FIFO),
+    _Column(
         "least fair link, Jain's index",
         _fifo_cell(lambda fifo: "" if fifo.fairness is None else f"{fifo.fairness_link} {fifo.fairness:.2f}"),
+        lambda result, point: _OF_FIFO(result, point) if point.fifo is None else "no link was shared",
     ),
 )
-"""Columns that are left out if all their cells are empty."""
 
 
-def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield the order of what each contest compares, in each engine, and then those of the paper's configurations, with
+def _gain_column(points: Sequence[tuple[ConfigResult, PointResult]]) -> _Column:
+    over = list(dict.fromkeys(point.over for _, point in points if point.over is not None))
+    heading = f"gain over {over[0] if len(over) == 1 else 'the baseline'}, 95 % interval"
+    return _Column("gain", lambda _, point: _gain(point), lambda _, point: _why_no_gain(point), heading)
+
+
+def _why_no_gain(point: PointResult) -> str:
+    return "no baseline is finished there" if point.over is None else "no collective is also the baseline's"
+
+
+def _why_no_change(result: ConfigResult) -> str:
+    if result.engine == "model" and not result.config.control.counted:
+        return "the model counts no time for changes (control.counted = false)"
+    return "nothing was changed"
+
+
+def _order_paragraphs(results: Sequence[ConfigResult]) -> tuple[Paragraph, Paragraph]:
+    """Return the order of what each contest compares, in each engine, and those of the paper's configurations, with
     verdicts on its claims."""
     others, papers = list[str](), list[str]()
     for engine in dict.fromkeys(one.engine for one in results):
         of_engine, of_paper = _orders(engine, [one for one in results if one.engine == engine])
         others += of_engine
         papers += of_paper
-    if others:
-        yield from (
-            "",
-            f"{'the modes' if any(len(one.points) > 1 for one in results) else 'compared'}, slowest first ({SIGNS})",
-            *others,
-        )
-    if papers:
-        paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
-        signs = "" if others else f"; {SIGNS}"
-        yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it{signs})", *papers)
+    what = "the modes" if any(len(one.points) > 1 for one in results) else "compared"
+    paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
+    signs = "" if others else f"; {SIGNS}"
+    return (
+        Paragraph(about=About.ORDERS, heading=f"{what}, slowest first ({SIGNS})", lines=tuple(others)),
+        Paragraph(
+            about=About.CLAIMS,
+            heading=f"{paper} (here: within {ABOUT * 100:.0f} points of it{signs})",
+            lines=tuple(papers),
+        ),
+    )
 
 
 def _orders(engine: str, results: Sequence[ConfigResult]) -> tuple[list[str], list[str]]:

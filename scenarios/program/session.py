@@ -440,13 +440,13 @@ def fault_rows(config: Scenario, events: Sequence[Event]) -> list[dict[str, Any]
     gpus, rows = config.program.ranks_of(config.fabric.gpus_per_site), []
     faults = rows_as_collectives(config).faults
     for outcome in fault_outcomes(events):
-        index = outcome["fault"]
+        index = outcome["number"] - 1
         fault = faults[index]
         if fault.kind == "agent killed":
             outcome["outcome"] = f"rank {gpus.index(int(fault.target))} ended"
         rows.append(
             {
-                "fault": index,
+                "number": outcome["number"],
                 "at": fault.at,
                 "what": outcome["what"],
                 "began_s": instants_s["injected", index],
@@ -513,10 +513,10 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     if spec.gpu is not None:
         yield from gpu_accounts.notes(result["gpu_accounts"])
         yield from script_steps.notes(result["script_steps"])
-    began = {fault["fault"] for fault in result["faults"]}
-    for index, fault in enumerate(config.faults):
-        if index not in began and not fault.is_traced:
-            yield f"fault[{index + 1}] did not begin: the program had ended before {fault.at}"
+    began = {fault["number"] for fault in result["faults"]}
+    for number, fault in enumerate(config.faults, 1):
+        if number not in began and not fault.is_traced:
+            yield f"fault[{number}], {fault.what}, did not begin: the program had ended before {fault.at}"
     for capture in result["captures"] or ():
         if capture["lost"]:
             yield f"{capture['lost']} packets of {capture['link']} are not in {capture['file']}: tcpdump lost them"

@@ -51,8 +51,9 @@ _BARE_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGkmg]?)")
 class Line:
     """A size of an algorithm in a mode: times in s and bandwidths in bytes/s, as means over the conditions.
 
-    `measured_s` is None if nothing was measured, and `bound_s` if no bound is known. `algbw` and `busbw` come from the
-    measured time if there is one, otherwise from the predicted one. `wrong` counts wrong elements (a point that has any
+    `measured_s` is None if nothing was measured, and `bound_s` if no bound is known; that is the one in the model of
+    shared links if `is_bound_of_shared`. `algbw` and `busbw` come from the measured time if there is one, otherwise
+    from the predicted one. `wrong` counts wrong elements (a point that has any
     is aborted) and is None if nothing was measured. `redop`, `root` (-1: none) and `count_each`, the elements of a call
     on a rank, are those of nccl-tests. `critical_path` has the seconds of the predicted time by link
     ("g0>g4"), largest first. `shared_links` are the links that two flows can use at once. Both name logical links or
@@ -68,6 +69,7 @@ class Line:
     measured_s: float | None
     predicted_s: float
     bound_s: float | None
+    is_bound_of_shared: bool
     algbw: float
     busbw: float
     wrong: int | None
@@ -106,7 +108,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     rows = {engine: own[own.collective >= options.warmup] for engine, own in rows.items()}
     lines = list(_lines(scenario, rows, _test(options.kind), is_checked=bool(options.check)))
     heading = f"{scenario.collective.kind}, {_conditions(scenario)}"
-    tables = [Table(_columns(lines), lines, title=heading)] if not options.nccl else list(_nccl_tables(scenario, lines))
+    tables = list(_nccl_tables(scenario, lines)) if options.nccl else [_table(lines, heading)]
     return Answer(
         tables=tables,
         as_json=[asdict(line) for line in lines],
@@ -209,7 +211,7 @@ def _lines(scenario: "Scenario", rows: "dict[str, pd.DataFrame]", test: str, *, 
     """Yield a line for each algorithm, size and mode that the first engine completed."""
     from analysis.statistics.bandwidth import busbw_factor
     from hosts.collectives.kinds import ROOTED, blocks
-    from scenarios.engines.prediction import critical_path
+    from scenarios.engines.prediction import critical_path, is_bound_of_shared
 
     points = {engine: dict(iter(own.groupby(["setting", "mode"]))) for engine, own in rows.items()}
     measured_points = points.get("emulation", {})
@@ -235,6 +237,7 @@ def _lines(scenario: "Scenario", rows: "dict[str, pd.DataFrame]", test: str, *, 
             measured_s=measured_s,
             predicted_s=predicted_s,
             bound_s=None if math.isnan(bound_s) else bound_s,
+            is_bound_of_shared=is_bound_of_shared(config),
             algbw=busbw if test == _HYPERCUBE else algbw,  # there the block that a rank has does not count
             busbw=busbw,
             wrong=0 if is_checked and measured is not None else None,
@@ -246,8 +249,12 @@ def _lines(scenario: "Scenario", rows: "dict[str, pd.DataFrame]", test: str, *, 
         )
 
 
-def _columns(lines: list[Line]) -> list[Column[Line]]:
-    """Return the columns of nccl-tests and more; the best algorithm of each size and mode is marked."""
+def _table(lines: list[Line], title: str) -> Table[Line]:
+    """Return the table in the columns of nccl-tests and more; the best algorithm of each size and mode is marked."""
+    from analysis.statistics.bound_words import MARK, bound_words, is_mixed
+
+    bounds = [line.is_bound_of_shared for line in lines if line.bound_s is not None]
+    is_marked = is_mixed(bounds)
     best: dict[tuple[int, str], float] = {}
     for line in lines:
         best[line.size, line.mode] = min(best.get((line.size, line.mode), math.inf), line.time_s)
@@ -255,20 +262,22 @@ def _columns(lines: list[Line]) -> list[Column[Line]]:
     def us(seconds: float | None) -> str:
         return "" if seconds is None else f"{seconds * 1e6:,.2f}"
 
-    return [
+    columns: list[Column[Line]] = [
         Column("size (B)", lambda line: f"{line.size:,}"),
         Column("count", lambda line: f"{line.count:,}"),
         Column("type", lambda line: line.type),
         Column("mode", lambda line: line.mode),
         Column("algorithm", lambda line: line.algorithm),
-        Column("measured (us)", lambda line: us(line.measured_s)),
+        Column("measured (us)", lambda line: us(line.measured_s), why="not measured"),
         Column("predicted (us)", lambda line: us(line.predicted_s)),
-        Column("bound (us)", lambda line: us(line.bound_s)),
+        Column("bound (us)", lambda line: MARK * (is_marked and line.is_bound_of_shared) + us(line.bound_s)),
         Column("algbw (GB/s)", lambda line: f"{line.algbw / 1e9:.2f}"),
         Column("busbw (GB/s)", lambda line: f"{line.busbw / 1e9:.2f}"),
         Column("#wrong", lambda line: "N/A" if line.wrong is None else f"{line.wrong}"),
         Column("", lambda line: "best" if line.time_s == best.get((line.size, line.mode)) else ""),
     ]
+    notes = [*filter(None, [bound_words(bounds)])]
+    return Table(columns, lines, title=title, notes=notes)
 
 
 def _nccl_tables(scenario: "Scenario", lines: list[Line]) -> Iterator[Table[Line] | str]:

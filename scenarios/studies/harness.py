@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from scenarios.experiment.options import BAD_USAGE, CANNOT, DONE, FAILED
-from scenarios.text_table import aligned
+from scenarios.text_table import aligned, told
 from topologies.errors import elements, format_value
 from topologies.heartbeat import heartbeat
 
@@ -38,11 +38,13 @@ Show = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """A column of a table: its heading, and the text of its cell of a line; `left`: the text is left-aligned."""
+    """A column of a table: its heading, and the text of its cell of a line; `left`: the text is left-aligned. `why` is
+    the reason for a cell that is empty while others are not, "" for one that tells something by that."""
 
     heading: str
     cell: Callable[[Line], str]
     left: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,16 @@ class Table(Generic[Line]):
     notes: Sequence[str] = ()
 
     def __str__(self) -> str:
-        heads = [column.heading for column in self.columns]
-        rows = [[column.cell(line) for column in self.columns] for line in self.lines]
+        columns, reasons = list[list[str]](), list[str]()
+        for one in self.columns:
+            cells = [one.cell(line) for line in self.lines]
+            if one.why:
+                cells, more = told(cells, one.heading, [one.why] * len(cells))
+                reasons += more
+            columns.append([one.heading, *cells])
         left = [number for number, column in enumerate(self.columns) if column.left]
-        return "\n".join([*filter(None, [self.title]), *aligned([heads, *rows], left), *self.notes])
+        lines = aligned([*zip(*columns, strict=True)], left)
+        return "\n".join([*filter(None, [self.title]), *lines, *reasons, *self.notes])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,10 +179,10 @@ def _outcomes(scenario: CampaignScenario, accounts: Sequence[Mapping[str, Any]],
 
     A fault that was not injected counts as aborted if the run ended with `sentence`, and as masked otherwise.
     """
-    declared = {account["fault"]: account for account in accounts}
+    declared = {account["number"]: account for account in accounts}
     default = {"outcome": "aborted" if sentence else "masked", "collectives_lost": 0}
-    rows = [(what, declared.get(index, default), "") for index, what in enumerate(scenario.faults)]
-    rows += [(f"not declared: {one['what']}", one, one["what"]) for one in accounts if one["fault"] < 0]
+    rows = [(what, declared.get(number, default), "") for number, what in enumerate(scenario.faults, 1)]
+    rows += [(f"not declared: {one['what']}", one, one["what"]) for one in accounts if not one["number"]]
     outcomes = []
     for what, account, undeclared in rows:
         outcome = account["outcome"].partition(":")[0]

@@ -88,9 +88,9 @@ def test_two_faults_of_the_same_link_each_get_their_own_detection_and_recovery()
             outages((10, 30, link, ()), (101, 120, (), link), (1005, 1025, link, ())), event("ended", why=""),
         ]
     )  # fmt: skip
-    assert [(row["fault"], row["detected_s"], row["recovered_s"]) for row in found] == [
-        (0, 10e-9, 30e-9),
-        (1, 5e-9, 25e-9),
+    assert [(row["number"], row["detected_s"], row["recovered_s"]) for row in found] == [
+        (1, 10e-9, 30e-9),
+        (2, 5e-9, 25e-9),
     ]
 
 
@@ -124,16 +124,16 @@ def test_a_failed_collective_is_blamed_on_a_killed_agent_else_on_a_link_that_is_
         ("agent killed", 1, 7, 100e-9),
         ("not declared", 1, 1003, 0.0),
     ]
-    assert [row["fault"] for row in found] == [0, 1, -1]
+    assert [row["number"] for row in found] == [1, 2, 0]
     assert [row["recovered_s"] for row in found] == [800e-9, 200e-9, 100e-9]
 
 
 def test_a_controller_restart_without_a_declared_kill_is_an_undeclared_fault() -> None:
     again = restarted("controller", 900, detected_ns=400)
     (row,) = fault_outcomes([injected("controller killed"), again, event("ended", why="")])
-    assert (row["fault"], row["detected_s"], row["recovered_s"]) == (0, 400e-9, 900e-9)
+    assert (row["number"], row["detected_s"], row["recovered_s"]) == (1, 400e-9, 900e-9)
     (row,) = fault_outcomes([again, event("ended", why="")])
-    assert (row["fault"], row["what"], row["recovered_s"]) == (-1, "the controller has died", 500e-9)
+    assert (row["number"], row["what"], row["recovered_s"]) == (0, "the controller has died", 500e-9)
 
 
 def test_a_fault_without_recovery_when_the_run_ends_with_an_error_is_aborted() -> None:

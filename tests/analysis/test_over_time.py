@@ -165,7 +165,7 @@ def test_the_collective_that_a_fault_hit_is_shown_and_a_fault_counts_once(testbe
     testbeds(FakeTestbeds())
     run("--engine", "emulation", "--modes", "base,joint", "--collectives", 8, "--set", FAULT % 3, "--out", "out",
         "--no-report")  # fmt: skip
-    about = {"engine": "emulation", "setting": 0, "fault": 0, "at_collective": 3, "what": "link s0b0-s1b0 down"}
+    about = {"engine": "emulation", "setting": 0, "number": 1, "at_collective": 3, "what": "link s0b0-s1b0 down"}
     about |= {
         "detected_s": 0.0,
         "recovered_s": recovered_s,
@@ -274,7 +274,7 @@ def test_every_lost_attempt_makes_a_fault_shorter_by_a_collective(testbeds):
     testbeds(FakeTestbeds())
     run("--engine", "emulation", "--modes", "base,joint", "--collectives", 8, "--set", FAULT % 3, "--out", "out",
         "--no-report")  # fmt: skip
-    about = {"engine": "emulation", "setting": 0, "fault": 0, "at_collective": 3, "what": "link s0b0-s1b0 down"}
+    about = {"engine": "emulation", "setting": 0, "number": 1, "at_collective": 3, "what": "link s0b0-s1b0 down"}
     about |= {"detected_s": 0.0, "recovered_s": 0.1, "cost_s": 0.1, "cost_collectives": 0, "bytes_again": 9}
     rows = [about | {"mode": mode, "outcome": "recovered"} for mode in ("base", "joint")]
     for lost, spans, dashed in (([2, 0], [2.5, 5.5], [3.5]), ([2, 2], [2.5, 3.5], []), ([3, 3], [2.5, 3.5], [])):

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -256,7 +257,7 @@ def test_faults_of_a_run_of_an_earlier_version_have_no_cost_and_are_reported_bes
     known = {"engine": "emulation", "setting": 0, "mode": "base", "at_collective": 1, "what": "link s0b0-s1b0 down",
              "detected_s": 0.0, "recovered_s": 0.25e-3, "collectives_lost": 0, "bytes_again": 2_500_000,
              "outcome": "recovered"}  # fmt: skip
-    table = schema.faults_table([known | {"fault": 0, "cost_s": -3.5e-3}, known | {"fault": 1, "cost_s": 0.6125}])
+    table = schema.faults_table([known | {"number": 1, "cost_s": -3.5e-3}, known | {"number": 2, "cost_s": 0.6125}])
     writing.write_table(folder / "faults.parquet", schema.SCHEMAS["faults"], [table])
     assert open_run(folder).faults.cost_s.to_list() == [-3.5e-3, 0.6125]
     page = write_report(folder).read_text()
@@ -266,6 +267,19 @@ def test_faults_of_a_run_of_an_earlier_version_have_no_cost_and_are_reported_bes
         open_run(folder).faults.cost_s.isna().all() and open_run(folder).faults.recovered_s.to_list() == [0.25e-3] * 2
     )
     assert write_report(folder).exists()
+
+
+def test_faults_of_an_earlier_version_which_counted_from_0_have_the_numbers_of_messages(tmp_path):
+    folder = write_run(tmp_path / "run", overrides={"run.modes": ["base"]}, modelled=5, emulated=3)
+    known = {"engine": "emulation", "setting": 0, "mode": "base", "at_collective": 1, "what": "agent 1 killed",
+             "detected_s": 0.0, "recovered_s": 1.0, "collectives_lost": 0, "bytes_again": 0,
+             "outcome": "recovered"}  # fmt: skip
+    table = schema.faults_table([known | {"number": 0, "cost_s": 1.0} for _ in range(3)])
+    former = pa.array([0, 1, -1], pa.int32())  # the last one was not declared
+    names = ["fault" if name == "number" else name for name in table.schema.names]
+    table = table.set_column(table.schema.get_field_index("number"), "number", former).rename_columns(names)
+    pq.write_table(table, folder / "faults.parquet")
+    assert open_run(folder).faults.number.to_list() == [1, 2, 0]
 
 
 def test_an_unfinished_run_of_an_earlier_version_is_refused_instead_of_read_as_empty(run):

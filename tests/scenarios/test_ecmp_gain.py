@@ -82,7 +82,7 @@ def period(number):
     ],
 )
 def test_a_range_over_hash_seeds_has_one_sentence(gains, said):
-    (_, line) = lines_of(gains)
+    (line,) = lines_of(gains)
     assert line.startswith(f"ECMP alone, without re-routing, would be {said}")
     assert line.endswith(
         "timing model, the first 81 collectives, each to within 1.2 points, 95 % interval; --set fabric.routing=ecmp)"
@@ -90,7 +90,7 @@ def test_a_range_over_hash_seeds_has_one_sentence(gains, said):
 
 
 def test_fewer_collectives_and_faults_that_are_left_out_are_told():
-    (_, line) = lines_of([told(0.1, at=(delay(1),)), told(0.2, at=(delay(2),), collectives=1, intact=True)])
+    (line,) = lines_of([told(0.1, at=(delay(1),)), told(0.2, at=(delay(2),), collectives=1, intact=True)])
     assert "the first 1 to 81 collectives, without faults, each to" in line
     (_, line) = lines_of([told(0.1, collectives=2000, whole=20_000)])
     assert "the first 2,000 of 20,000 collectives, each to" in line
@@ -107,7 +107,7 @@ def test_the_noise_of_each_gain_is_told_or_why_it_is_not_known(count, said):
     """The interval is that of two runs of base over the same conditions, paired."""
     configs = scenario_of(RUN.replace("count = 300", f"count = {count}")).configurations()
     (found,) = ecmp_gains([*enumerate(configs)])
-    (_, line) = lines_of([found])
+    (line,) = lines_of([found])
     (points,) = re.findall(said, line)
     if count >= 60:
         (config,) = configs
@@ -148,7 +148,7 @@ def test_conditions_that_last_leave_too_few_independent_blocks(tmp_path, stay, h
     ],
 )
 def test_hash_seeds_that_give_the_same_paths_count_once(outcomes, said):
-    (_, line) = lines_of([told(0.1, outcomes=one) for one in outcomes])
+    (line,) = lines_of([told(0.1, outcomes=one) for one in outcomes])
     assert said in line
 
 
@@ -156,7 +156,7 @@ def test_seeds_of_the_conditions_are_pooled():
     text = RUN.replace("count = 300", "count = 40") + "[sweep]\nrun.seed = [1, 2, 3]\n"
     (found,) = ecmp_gains([*enumerate(scenario_of(text).configurations())])
     assert (found.seeds, found.collectives) == (3, 40) and not any(one.why for one in found.intervals)
-    (_, line) = lines_of([found])
+    (line,) = lines_of([found])
     assert "(8 hash seeds, timing model, the first 40 collectives, with each of 3 seeds, each to within" in line
 
 

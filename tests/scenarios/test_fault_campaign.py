@@ -20,7 +20,7 @@ from tests.fakes.commands import row
 
 CAMPAIGN = [sys.executable, str(PROJECT / "scenarios" / "campaign.py")]
 DRILL = random_scenario(0, 1, 1)  # one fault: "controller killed", in mode joint
-RECOVERED = {"fault": 0, "at_collective": 1, "what": DRILL.faults[0], "detected_s": 0.1, "recovered_s": 1.0,
+RECOVERED = {"number": 1, "at_collective": 1, "what": DRILL.faults[0], "detected_s": 0.1, "recovered_s": 1.0,
         "collectives_lost": 2, "bytes_again": 0, "outcome": "recovered"}  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def rows(count=6, change=lambda found: found, outcomes=(RECOVERED,)):
 
 
 WRONG = "collective 2 delivered wrong data: GPU 1, step 1: byte 0 is wrong"
-UNDECLARED = RECOVERED | {"fault": -1, "what": "the process of GPU 2 died"}
+UNDECLARED = RECOVERED | {"number": 0, "what": "the process of GPU 2 died"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.load import scenario_of
 from tests.fakes.runs import answer, ended
 
-DOWN = FaultResult(fault=0, what="link s0b0-s1b0 down", at_collective=1204, outcome="recovered")
+DOWN = FaultResult(number=1, what="link s0b0-s1b0 down", at_collective=1204, outcome="recovered")
 RUN = '[fabric]\nborder_routers = 3\n[collective]\ncount = 40\n[run]\nmodes = ["base", "joint"]\n'
 LINK = '[[fault]]\nat = "collective 4"\nwhat = "link s0b0-s1b0 down"\nfor = "3 collectives"\n'
 STAYS = '[[fault]]\nat = "collective 12"\nwhat = "agent 1 slow 10x"\n'
@@ -77,7 +77,7 @@ def test_a_predicted_cost_is_the_difference_of_runs_with_and_without_the_fault(m
     link, stays = predicted_faults(config, mode, struck)
     assert link.cost_s == pytest.approx((struck - healthy)[4:7].sum(), abs=1e-12)
     assert stays.cost_s == pytest.approx((struck - healthy)[12:].sum(), abs=1e-12) and stays.cost_s > 0.1
-    assert (link.fault, link.at_collective, stays.fault, stays.at_collective) == (0, 4, 1, 12)
+    assert (link.number, link.at_collective, stays.number, stays.at_collective) == (1, 4, 2, 12)
 
 
 def test_a_long_fault_has_the_cost_of_its_first_collectives(monkeypatch):
@@ -101,7 +101,7 @@ def test_a_cost_may_be_off_as_far_as_predictions_of_undisturbed_collectives_are(
     columns = {"collective": range(8), "predicted_s": 0.01, "completion_s": 0.0101, "undisturbed": True}
     rows = pd.DataFrame(columns)
     rows.loc[3, ["completion_s", "undisturbed"]] = [0.05, False]
-    results = [having(at_collective=3), having(at_collective=6, fault=1), having(at_collective=5, fault=-1)]
+    results = [having(at_collective=3), having(at_collective=6, number=2), having(at_collective=5, number=0)]
     declared = (Fault(collective=3, kind="link down", lasts=2), Fault(collective=6, kind="switch down"))
     assert [one.error_s for one in with_errors(results, declared, rows)] == pytest.approx([2e-4, 2e-4, 1e-4])
 
@@ -139,7 +139,7 @@ def test_a_run_of_the_model_tells_what_faults_cost_in_the_table_the_report_and_t
     shown = next(line for line in lines if line.startswith("  agent 1 slow 10x in collective 12: predicted cost "))
     assert float(shown.split()[-2]) == pytest.approx(cost_s, rel=1e-3) and shown.endswith(" s")
     table = pd.read_csv(tmp_path / "out" / "summary.csv").set_index("mode")
-    assert table["fault.1.cost_s"]["base"] == pytest.approx(cost_s, rel=1e-9)
+    assert table["fault.2.cost_s"]["base"] == pytest.approx(cost_s, rel=1e-9)
 
 
 def test_seeds_are_repetitions_of_a_fault(tmp_path):

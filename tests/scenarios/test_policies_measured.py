@@ -96,7 +96,7 @@ def test_testbed_decisions_and_times_match_the_plan_under_link_and_agent_faults(
     fidelity = answer(tmp_path / "run", "struck.toml", "--engine", "emulation")["fidelity"]
     found, struck = rows(tmp_path / "run"), open_run(tmp_path / "run").faults
     assert set(struck.outcome) == {"recovered"}
-    assert struck.collectives_lost.groupby(struck.fault).sum().to_dict() == {0: 0, 1: 0, 2: 3}  # one per mode
+    assert struck.collectives_lost.groupby(struck.number).sum().to_dict() == {1: 0, 2: 0, 3: 3}  # one per mode
     kept = found[found["mode"] == "fourth"]
     # Every fourth, and after a cable was cut or repaired; the lost attempt at collective 5 counts as one collective
     # in the duration of the fault.

@@ -351,7 +351,7 @@ def test_faults_strike_a_program_at_their_times_and_the_controller_moves_its_pac
     command = f"{PYTHON} {GUEST / 'pulses.py'} 1300"
     for run in ("run", "again"):
         out, said = ended("struck.toml", "--out", run, "--json", "--exec", command, cwd=tmp_path)
-        assert "fault[8] did not begin: the program had ended before 9 s" in said
+        assert "fault[8], switch s0b0 down, did not begin: the program had ended before 9 s" in said
     found = json.loads(out)
     for name in ("output/0.stdout", "faults.csv", "links.csv", "ranks.csv"):  # two boots
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()

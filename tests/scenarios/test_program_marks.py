@@ -69,7 +69,7 @@ def test_a_fault_begins_when_a_rank_prints_its_mark(tmp_path: Path) -> None:
     for run in ("run", "again"):
         command = f"{sys.executable} steps.py"
         _, said = ended("marked.toml", "--out", run, "--exec", command, cwd=tmp_path)
-        assert 'fault[3] did not begin: the program had ended before mark "step 170" of rank 0' in said
+        assert 'fault[3], agent 0 killed, did not begin: the program had ended before mark "step 170" of rank 0' in said
     for name in ("output/0.stdout", "faults.csv", "links.csv", "ranks.csv"):  # two boots
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     lines = [line.split() for line in (tmp_path / "run/output/0.stdout").read_text().splitlines()]

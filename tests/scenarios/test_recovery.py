@@ -113,7 +113,7 @@ def test_an_undeclared_failure_is_recorded_as_fault_minus_one_with_its_lost_coll
         ("failed", 1), ("restarted", 1), ("completed", 1), ("ended", 2),
     ]  # fmt: skip
     (row,) = fault_outcomes(events)
-    assert (row["fault"], row["at_collective"], row["what"]) == (-1, 1, "the process of GPU 3 died")
+    assert (row["number"], row["at_collective"], row["what"]) == (0, 1, "the process of GPU 3 died")
     assert (row["outcome"], row["collectives_lost"]) == ("recovered", 1)
     assert 0 <= row["detected_s"] <= row["recovered_s"]
 

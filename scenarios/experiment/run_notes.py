@@ -1,0 +1,88 @@
+"""What a run tells before it begins: what its modes choose and share, and what the timing model leaves out."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from analysis.statistics.shared_link_notes import (
+    choice_notes,
+    free_change_notes,
+    greedy_notes,
+    loss_notes,
+    notes,
+    searched_notes,
+)
+from controller.routing.wan_path_choice import MAX_COMBINATIONS
+from hosts.embedding.ring import MAX_EXACT_GPUS
+from scenarios.engines.prediction import ring_gap
+from scenarios.policies.policy import ALWAYS
+from scenarios.spec.scenario import Scenario
+from topologies.errors import list_first
+
+_MAX_SEARCHED, _DRAWS = 4, 2  # rings are compared with a bound in this many configurations, and draws of each
+
+
+def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield notes on what the modes will do, and on what the model leaves out, before they run."""
+    shared = [{mode: one.shared_links(mode) for mode in one.run.modes} for one in configs]
+    yield from notes((one.label, links, bool(one.classes)) for one, links in zip(configs, shared, strict=True))
+    greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
+    yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
+    yield from choice_notes(
+        [(one.label, {mode: one.choices_of_one(mode) for mode in one.run.modes}) for one in configs]
+    )
+    yield from free_change_notes((one.label, *_free_to_reroute(one)) for one in configs)
+    yield from _ring_search_notes(configs)
+    yield from _tunnel_notes(configs)
+    if any(one.conditions.every_s is not None and one.control.counted for one in configs):
+        yield "conditions stand still during the reconfiguration before a collective, whose time is counted"
+    yield from _schedule_search_notes(configs)
+    yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
+    yield from _admission_notes(configs)
+
+
+def _free_to_reroute(config: Scenario) -> tuple[list[str], list[str]]:
+    """Return the modes that decide by themselves when to re-route, and those that always do; none if that costs."""
+    modes = [] if config.control.counted else [(mode, config.mode(mode).reroute) for mode in config.run.modes]
+    return [name for name, when in modes if not when.is_periodic], [name for name, when in modes if when == ALWAYS]
+
+
+def _tunnel_notes(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield a note for the modes that would choose paths if there were more than the tunnels of admitted transfers."""
+    idle = dict.fromkeys(
+        mode for one in configs if one.has_tunnels_alone for mode in one.run.modes if one.modes[mode].reroutes
+    )
+    if idle:
+        yield f"{' and '.join(idle)} choose no WAN path where all jobs are admitted transfers: they keep their tunnels"
+
+
+def _admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield the outcomes of each configuration's transfers, by label; equal outcomes appear once."""
+    labels_of: dict[tuple[str, ...], list[str]] = {}
+    for config in configs:
+        sentences = tuple(transfer.sentence for transfer in config.transfers)
+        labels_of.setdefault(sentences, []).append(config.label)
+    for sentences, labels in labels_of.items():
+        if len(labels_of) > 1 and sentences:
+            yield f"{list_first(labels, 3, separator='; ')}:"
+        yield from sentences
+
+
+def _schedule_search_notes(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield the note on searches for best schedules, if there are any."""
+    counts = [one.collective.count for one in configs if one.searches_schedules]
+    if counts:
+        within = f"run.search = {configs[0].run.search:g}"
+        yield f"searching for up to {max(counts)} best schedules per configuration and engine, each with {within}"
+
+
+def _ring_search_notes(configs: Sequence[Scenario]) -> tuple[str, ...]:
+    """Return notes on how far searched rings are from a bound, for the first configurations that search for rings."""
+    gaps: list[tuple[str, str, dict[str, float]]] = []
+    for config in configs:
+        modes = [mode for mode in config.run.modes if config.searches_rings(mode)]
+        if modes and len(gaps) < _MAX_SEARCHED:
+            by_ring = defaultdict[str, dict[str, float]](dict)
+            for mode in modes:
+                by_ring[config.mode(mode).ring or config.collective.ring][mode] = ring_gap(config, mode, _DRAWS)
+            gaps += [(config.label, ring, by_mode) for ring, by_mode in by_ring.items()]
+    return searched_notes(gaps, most=MAX_EXACT_GPUS, count=_DRAWS)

@@ -1,0 +1,174 @@
+"""What a run says on the terminal is in its report, and no table has an empty column or a cell that is empty unsaid."""
+
+import csv
+import html.parser
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
+
+FAULT = """
+[conditions]
+wan_delay = "1 ms"
+[collective]
+count = 30
+emulated = 5
+[run]
+modes = ["base", "wan"]
+[[fault]]
+at = "collective 2"
+what = "link s0b0-s1b0 down"
+for = "2 collectives"
+[[policy]]
+name = "now_and_then"
+reroute = "drift 0.2"
+"""
+ALGORITHMS = """
+[fabric]
+grain = "physical"
+[conditions]
+wan_rate = "25 Gbit/s"
+[collective]
+kind = "allreduce"
+count = 70
+[run]
+modes = ["base"]
+[sweep]
+collective.algorithm = ["ring", "tree"]
+"""
+JOBS = """
+[collective]
+kind = "allreduce"
+size = "64 MB"
+count = 5
+[run]
+modes = ["base"]
+[sweep]
+job = [
+    [{ name = "mine", ranks = [0, 1, 4, 5] }],
+    [{ name = "mine", ranks = [0, 1, 4, 5] }, { name = "other", ranks = [2, 3, 6, 7], size = "256 MB" }],
+]
+"""
+RUNS = {
+    "fault": (FAULT, "both"),
+    "algorithms": (ALGORITHMS, "model"),
+    "jobs": (JOBS, "both"),
+    "transfers": (Path("scenarios/admission.toml").read_text(), "model"),
+    "training": (Path("scenarios/geopipe.toml").read_text(), "model"),
+}
+
+
+class Page(html.parser.HTMLParser):
+    """The lines and the tables of a report, without its figures."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.lines, self.tables, self.drawn = [""], [], 0
+        self.feed(text)
+        self.lines = [line.rstrip() for line in self.lines]
+
+    def handle_starttag(self, tag, _):
+        self.drawn += tag == "svg"
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag in ("p", "div", "td", "th"):
+            self.lines.append("")
+
+    def handle_endtag(self, tag):
+        self.drawn -= tag == "svg"
+        self.lines.append("")
+
+    def handle_data(self, data):
+        if not self.drawn:
+            self.lines[-1] += data
+            if self.tables and self.tables[-1]:
+                self.tables[-1][-1][-1] += data
+
+
+@pytest.fixture(params=RUNS)
+def told(request, testbeds, tmp_path, capsys):
+    """A run: its folder, and the lines on stdout and stderr."""
+    text, engine = RUNS[request.param]
+    testbeds(FakeTestbeds())
+    Path("mine.toml").write_text(text)
+    run("mine.toml", "--engine", engine, "--out", "out")
+    printed = capsys.readouterr()
+    return Path("out"), printed.out.splitlines(), printed.err.splitlines()
+
+
+def printed(line):
+    return re.sub(r"(?<=\d) us\b", " µs", line)
+
+
+def test_the_report_has_every_line_of_the_terminal(told):
+    folder, out, err = told
+    page = Page((folder / "report.html").read_text())
+    table = next(number for number, line in enumerate(out) if line.startswith("engine "))
+    above, below = out[:table], out[out.index("", table) :]
+    notes = [line.removeprefix("run.py: ") for line in err if line.startswith("run.py: ")]
+    wanted = [printed(line) for line in [*notes, *above, *below[:-1]] if line]
+    assert len(wanted) > 3 and below[-1] == f"results in {folder}"
+    assert [line for line in wanted if line not in page.lines] == []
+
+
+def test_no_table_has_an_empty_column_and_each_empty_cell_has_its_reason(told):
+    folder, out, _ = told
+    page = Page((folder / "report.html").read_text())
+    for heads, *rows in page.tables:
+        for head, *cells in zip(heads, *rows, strict=True):
+            assert {*cells} - {"", "-"}, head
+            assert "" not in cells, head
+            name = re.sub(r" \(.*|, .*", "", head)
+            assert "-" not in cells or any(line.startswith(f"- under {name}") for line in page.lines), head
+    table = next(number for number, line in enumerate(out) if line.startswith("engine "))
+    heads, *rows = (re.split(r"  +", line) for line in out[table : out.index("", table)])
+    assert {len(row) for row in rows} == {len(heads)}  # no cell is blank
+    for head, *cells in zip(heads, *rows, strict=True):
+        assert {*cells} != {"-"}, head
+        name = re.sub(r" \(.*|, .*| over .*", "", head)
+        assert "-" not in cells or any(line.startswith(f"- under {name}") for line in out), head
+    for path in (folder / "summary.csv", *(folder / "figures").glob("*.csv")):
+        with path.open() as file:
+            data = list(csv.DictReader(file))
+        assert [name for name in data[0] if not any(row[name] for row in data)] == [], path
+
+
+def test_the_report_tells_which_points_failed_until_they_are_measured(testbeds, capsys):
+    testbeds(FakeTestbeds(failing=("wan",), times=2))
+    options = ("--engine", "emulation", "--modes", "base,wan", "--collectives", "4", "--out", "out")
+    run(*options, status=1)
+    (why,) = [
+        line for line in capsys.readouterr().err.splitlines() if "the switch fell over" in line and "run.py" in line
+    ]
+    page = Page(Path("out/report.html").read_text())
+    assert printed(why.removeprefix("run.py: ")) in page.lines and not any("is fastest" in line for line in page.lines)
+    testbeds(FakeTestbeds())
+    run("--resume", "out")
+    sentence = capsys.readouterr().out.partition("\n")[0]
+    page = Page(Path("out/report.html").read_text())
+    assert "base and wan compared over 4 AllGathers" in sentence and printed(sentence) in page.lines
+    assert not any("fell over" in line for line in page.lines)
+
+
+def test_a_bound_in_the_model_of_shared_links_is_told_from_the_other_one(testbeds, tmp_path, capsys):
+    """Of the same network and size, the trees have flows that share ports, and with it the lower of two bounds."""
+    Path("mine.toml").write_text(ALGORITHMS)
+    run("mine.toml", "--engine", "model", "--no-report", "--out", "out")
+    out = capsys.readouterr().out.splitlines()
+    run("--resume", "out", "--json", "--no-report")
+    points = json.loads(capsys.readouterr().out)["points"]
+    shares = [bool(point.get("shared_links")) for point in points]
+    assert sorted({*shares}) == [False, True]
+    lines = [line for line in out if line.startswith("model  ")]
+    for point, line, is_shared in zip(points, lines, shares, strict=True):
+        assert (f"  * {1e3 * point['mean_bound_s']:.3f}  " in line) is is_shared
+        assert ("shared links" in point["bound_of"]) is is_shared
+    (said,) = [line for line in out if line.startswith("lower bound: ")]
+    assert "; *: where flows can share links the lower one" in said
