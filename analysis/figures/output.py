@@ -6,7 +6,6 @@ decide what is drawn.
 
 import csv
 import io
-import math
 import os
 import sys
 import textwrap
@@ -165,18 +164,12 @@ def log_ticks(axis: Axis) -> None:
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows, at least one, as the text of a CSV file with the columns of the first row that are not empty in all
-    rows."""
+    """Return rows, at least one, as the text of a CSV file with the columns of the first row."""
     all_rows, text = list(rows), io.StringIO()
-    columns = [name for name in all_rows[0] if not all(_is_nothing(row[name]) for row in all_rows)]
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, list(all_rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(all_rows)
     return text.getvalue()
-
-
-def _is_nothing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def write_file(path: Path, content: bytes) -> Path:
