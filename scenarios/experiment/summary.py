@@ -563,8 +563,7 @@ def _clock_fields(config: Scenario) -> dict[str, Any]:
 
 
 def summary_csv(results: Sequence[ConfigResult]) -> str:
-    """Return the points as CSV with the values of the JSON; null is an empty cell, and a column without a value is left
-    out.
+    """Return the points as CSV with the values of the JSON; null is an empty cell.
 
     The columns of a job NAME are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, for training, such as
     "job.NAME.bubble_ratio"; the columns of a training run are such as "training.bubble_ratio", and those of a point's
@@ -590,9 +589,9 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
         for point in result.points
     ]
     text = io.StringIO()
-    names = dict.fromkeys(name for row in rows for name in row)  # points may differ in columns
-    columns = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
-    table = csv.DictWriter(text, fieldnames=columns, restval="", extrasaction="ignore", lineterminator="\n")
+    # Points may differ in columns. A column without a value stays: whoever reads it by name has it in every run.
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(
         {key: " ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell for key, cell in row.items()}

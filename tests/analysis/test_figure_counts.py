@@ -80,7 +80,7 @@ def test_times_of_referees_and_of_faults_have_one_unit():
     assert len({axes.get_xlabel() for axes in panels.axes}) == 1
     assert "2,000 collectives" in panels.get_supxlabel()
     about = {"engine": "emulation", "setting": 0, "mode": "base", "what": "link down", "outcome": "recovered"}
-    times = {"detected_s": [2e-5, 3e-3], "recovered_s": [2e-3, 4.0], "cost_s": float("nan"), "fault": [0, 1]}
+    times = {"detected_s": [2e-5, 3e-3], "recovered_s": [2e-3, 4.0], "cost_s": float("nan"), "number": [1, 2]}
     rows = pd.DataFrame(about | times | {"at_collective": [1, 2], "collectives_lost": 0, "bytes_again": 0})
     picture = faults.picture("x", SimpleNamespace(faults=rows))
     assert picture is not None

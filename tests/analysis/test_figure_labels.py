@@ -97,7 +97,7 @@ def test_no_cost_of_a_fault_is_struck_through():
         {
             **{"engine": "emulation", "setting": 0, "mode": "base", "what": "link down", "detected_s": float("nan")},
             **{"recovered_s": [2e-3, 4e-3, float("nan")], "cost_s": [1e-3, 4e-3, float("nan")]},
-            **{"fault": [0, 1, 2], "at_collective": [1, 2, 3], "collectives_lost": 0, "bytes_again": 0},
+            **{"number": [1, 2, 3], "at_collective": [1, 2, 3], "collectives_lost": 0, "bytes_again": 0},
             "outcome": ["recovered", "recovered", "unknown: no traffic"],
         }
     )
