@@ -42,8 +42,10 @@ from scenarios.spec.emulated import numbers_of
 from scenarios.spec.physical_limits import MAX_QUEUED_S, ScenarioLoad, roughly
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch, own_kernel
+from scenarios.testbed.capture import buffered_bytes
 from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.errors import SpecError
+from topologies.fabric.fabric import build_fabric
 from topologies.shaping.classes import Buffer, Shaping
 from topologies.units import format_rate
 
@@ -106,9 +108,11 @@ def carried_chunk_bytes(config: Scenario) -> int:
 
 
 def network_bytes(config: Scenario) -> int:
-    """Return the memory that a VM needs for the system and the network of a configuration."""
+    """Return the memory that a VM needs for the system, the network and the captures of a configuration."""
     pairs = sum(gpus * gpus for gpus in config.fabric.gpus_per_site)
-    return _SYSTEM_BYTES + _GPU_BYTES * config.gpus + _PAIR_BYTES * pairs
+    captured = config.program.capture
+    captures = buffered_bytes(build_fabric(config.fabric), captured) if captured else 0
+    return _SYSTEM_BYTES + _GPU_BYTES * config.gpus + _PAIR_BYTES * pairs + captures
 
 
 def memory_bytes(config: Scenario) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from analysis.results import reader, schema
+from analysis.results.columns import OF_PARTS
 from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.results.rows import Point
 from analysis.results.writer import Writer, atomic_replacement, temporary_of, write_table, write_text
@@ -39,6 +40,7 @@ from scenarios.spec import ScenarioError
 from scenarios.spec.keys import KEYS
 from scenarios.spec.load import of_its_time, resolved, scenario_of
 from scenarios.spec.scenario import Scenario, values_of
+from scenarios.testbed.capture import CAPTURES
 from topologies.errors import format_value
 
 _CONDITIONS_AT_A_TIME = 1000
@@ -410,14 +412,16 @@ class RunFiles:
         """Remove the files, and the folder if it was made for them, unless there are results; return whether it did."""
         if self._provenance["resumed"] or (self.path / reader.PARTS).exists():
             return False
-        for name in (reader.CONDITIONS, reader.FAULTS, reader.LOG):
+        tables = (f"{name}.parquet" for name in OF_PARTS)  # which are empty if all points have failed
+        for name in (*tables, reader.CONDITIONS, reader.FAULTS, reader.LOG):
             (self.path / name).unlink(missing_ok=True)
         marker = temporary_of(self.path / reader.PROVENANCE)
         with suppress(FileNotFoundError):
             (self.path / reader.PROVENANCE).rename(marker)
         for name in (reader.SCENARIO, reader.SETTINGS, reader.SENTENCES, marker.name):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / POLICIES, ignore_errors=True)
+        for made in (POLICIES, CAPTURES):
+            shutil.rmtree(self.path / made, ignore_errors=True)
         self.folder.abandon()
         return True
 

@@ -25,11 +25,23 @@ CAPTURED = "captured.csv"
 
 _SNAP_BYTES = 256  # captured of each packet: all headers and a little of the payload
 _HEADER_BYTES, _RECORD_BYTES = 24, 16  # size of a pcap file's header, and of each packet's header in it
+_BUFFER_KIB = 65536  # of packets that a tcpdump has not written yet, taken when it starts
 _TIMEOUT_S = 10.0
 
 
 class CaptureError(Exception):
     """Raised for a capture that cannot begin; the message is one sentence."""
+
+
+def _classes(fabric: Fabric, name: str) -> list[HtbClass]:
+    """Return the HTB classes that shape a link, given by name; each has a tcpdump of its own."""
+    shared = links_in_grain(fabric).all
+    return [port for port in classes_of(fabric) if shared[port.link].name == name]
+
+
+def buffered_bytes(fabric: Fabric, names: Sequence[str]) -> int:
+    """Return the memory that captures of these links take for packets, whether there are any or not."""
+    return _BUFFER_KIB * 1024 * sum(len(_classes(fabric, name)) for name in names)
 
 
 class Capture:
@@ -79,13 +91,11 @@ class Captures:
 
     def __init__(self, fabric: Fabric, names: Sequence[str], folder: Path) -> None:
         self._captures: list[Capture] = []
-        shared, ports = links_in_grain(fabric).all, classes_of(fabric)
         if names:
             folder.mkdir(parents=True, exist_ok=True)
         try:
             for name in names:
-                classes = [port for port in ports if shared[port.link].name == name]
-                self._captures.append(Capture(name, classes, folder / f"{name.replace('>', '-')}.pcap"))
+                self._captures.append(Capture(name, _classes(fabric, name), folder / f"{name.replace('>', '-')}.pcap"))
         except BaseException:
             self.stop()
             raise
@@ -117,7 +127,16 @@ def _records(source: IO[bytes]) -> Iterator[tuple[tuple[int, int], bytes]]:
 def _start_tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
     """Start tcpdump to capture a class into a file; return once it listens. Raises CaptureError."""
     command = ["tcpdump", "-i", shaped.interface, "-Q", "out", "-s", str(_SNAP_BYTES), "--time-stamp-precision", "nano"]
-    options = ["-n", "-U", "--immediate-mode", "-B", "65536", "-w", "-", f"ip {shaped.match}" if shaped.match else ""]
+    options = [
+        "-n",
+        "-U",
+        "--immediate-mode",
+        "-B",
+        str(_BUFFER_KIB),
+        "-w",
+        "-",
+        f"ip {shaped.match}" if shaped.match else "",
+    ]
     try:
         with file.open("wb") as out:  # opened here, because tcpdump drops root's rights before it opens a file
             process = subprocess.Popen(

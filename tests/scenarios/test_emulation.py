@@ -12,6 +12,7 @@ import pytest
 from analysis.results.reader import load, open_run
 from scenarios.engines import preflight
 from scenarios.engines.emulation import (
+    EmulationError,
     Reader,
     Task,
     WrongError,
@@ -269,6 +270,29 @@ def test_where_memory_is_short_the_refusal_names_the_most_gpus_that_fit(testbeds
 
 def four_mb(*gpus):
     return scenario(fabric__gpus=list(gpus), collective__chunk="4 MB", run__modes=["base"])
+
+
+def test_captures_have_memory_for_what_tcpdump_buffers():
+    """In the logical grain a WAN link is shaped at one port; a tcpdump takes 64 MiB when it starts."""
+    links = [f"s{x}b{a}>s{1 - x}b{b}" for x in (0, 1) for a in (0, 1) for b in (0, 1)]
+    plain, captured = scenario(), scenario(program__capture=links)
+    assert memory_bytes(captured) - memory_bytes(plain) == len(links) * 64 * 2**20
+    physical = {"fabric__grain": "physical"}
+    more = memory_bytes(scenario(program__capture=links, **physical)) - memory_bytes(scenario(**physical))
+    assert more >= len(links) * 64 * 2**20
+
+
+def test_a_run_without_results_leaves_no_captures(testbeds, tmp_path, capsys):
+    def broken(found, mode):
+        Path("out/captures/base").mkdir(parents=True, exist_ok=True)
+        Path("out/captures/base/s0b0-s1b0.pcap").touch()
+        raise EmulationError("the VM ran out of memory")
+
+    testbeds(FakeTestbeds(changes=broken))
+    options = ("--engine", "emulation", "--modes", "base", "--collectives", "2", "--capture", "s0b0>s1b0")
+    run(*options, "--out", "out", status=1)
+    assert "there are no results; out was removed" in capsys.readouterr().err
+    assert not Path("out").exists(), sorted(Path("out").rglob("*"))
 
 
 def test_no_more_vms_run_at_a_time_than_fit_into_memory(testbeds, monkeypatch, capsys):
