@@ -39,6 +39,8 @@ RATE = Quantity("rate", "bit/s", _RATES, "40 Gbit/s", least="1 kbit/s", most="10
 SIZE = Quantity("size", "bytes", _SIZES, "8 MB", least="1 B", most="1000 TB")
 DELAY = Quantity("delay", "s", _DELAYS, "10 us", least="1 ns", most="1000 s")
 LINK_DELAY = DELAY._replace(most="10 s")
+_LONG = {**_DELAYS, "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
+SPAN = DELAY._replace(units=_LONG, most="1000 d", noun="time", example="10 h")
 """A delay of a link: TCP waits for an answer for 120 s at most, and a path and the way back may have several links."""
 
 # Forty digits on either side of the point represent everything that programs write, and with the limit on the exponent

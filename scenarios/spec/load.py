@@ -133,7 +133,8 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_promp
     scenario_read = scenario_of(text, overrides, path=path, label=label, at_prompt=at_prompt)
     if not overrides or path.parent != FOLDER or any(override.key == "name" for override in overrides):
         return scenario_read
-    is_changed = not _is_paper(scenario_read) and _is_paper(scenario_of(text, path=path, label=label))
+    data = [override for override in overrides if override.key == DATA]
+    is_changed = not _is_paper(scenario_read) and _is_paper(scenario_of(text, data, path=path, label=label))
     return replace(scenario_read, name=OWN_NAME) if is_changed else scenario_read
 
 

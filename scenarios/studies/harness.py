@@ -154,9 +154,17 @@ def progress(name: str) -> Generator[Callable[[str], None], None, None]:
         yield show
 
 
-def add_scenario(parser: argparse.ArgumentParser, *, count: int, of: str = "that a line averages") -> None:
-    """Add the options of a study that runs a scenario: the scenario, --collectives (default `count`) and --set."""
-    parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
+def add_scenario(
+    parser: argparse.ArgumentParser,
+    *,
+    count: int,
+    of: str = "that a line averages",
+    default: str | Sequence[str] = "paper",
+) -> None:
+    """Add the options of a study that runs a scenario: the scenario, --collectives (default `count`) and --set. It runs
+    several scenarios, a list, if the `default` is one."""
+    nargs = "?" if isinstance(default, str) else "*"
+    parser.add_argument("scenario", nargs=nargs, default=default, help="a TOML file or a name, as for run.py")
     parser.add_argument(
         "-n", "--collectives", "--iters", type=int, default=count, help=f"collectives {of} (default {count})"
     )

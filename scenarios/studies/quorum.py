@@ -7,7 +7,6 @@ between two sites of the scenario. Both are predicted by `analysis.model.decoupl
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -118,12 +117,10 @@ def _notes() -> Iterator[str]:
 
 def _time_s(options: argparse.Namespace, name: str) -> float:
     """Return the time of an option in s, 0 if it is not given; raises ValueError."""
-    from topologies.units import DELAY, parse_delay_s
+    from topologies.units import SPAN, parse_delay_s
 
-    units = {**DELAY.units, "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
-    kind = DELAY._replace(units=units, most="1000 d", noun="time", example="10 h")
     text = getattr(options, name)
-    return 0.0 if text is None else quantity("run.py diloco", f"--{name}", text, partial(parse_delay_s, kind=kind))
+    return 0.0 if text is None else quantity("run.py diloco", f"--{name}", text, partial(parse_delay_s, kind=SPAN))
 
 
 def _by_rate(options: argparse.Namespace, scenario: "Scenario") -> Iterator[tuple[int, Decoupled]]:

@@ -22,7 +22,7 @@ from topologies.errors import ConditionsError, Mistake, did_you_mean, format_val
 from topologies.fabric.wan import WanSpec, link_names
 from topologies.packs.published import Demands, PackError
 from topologies.packs.table import demands_of
-from topologies.units import DELAY, UnitError, format_delay, parse_delay_s
+from topologies.units import SPAN, UnitError, format_delay, parse_delay_s
 
 KEY = "conditions.load"
 ROUTINGS = ("ecmp", "shortest")
@@ -33,7 +33,7 @@ _ALLOWED = {
     "matrices": 'a pack with demands, such as "matrices:FOLDER"',
     "routing": " or ".join(ROUTINGS),
     "peak": "a number above 0, at most 10",
-    "step": 'text with a unit, such as "300 s"',
+    "step": f'text with a unit, at most {SPAN.most}, such as "300 s"',
     "speedup": "a number above 0, at most 1e9",
     "repeat": "true or false",
 }
@@ -91,7 +91,7 @@ def read(table: Mapping[str, object]) -> LoadSpec:
         matrices=values["matrices"],
         routing=values.get("routing", ROUTINGS[0]),
         peak=values.get("peak"),
-        step_s=None if step is None else parse_delay_s(step, DELAY),
+        step_s=None if step is None else parse_delay_s(step, SPAN),
         speedup=values.get("speedup"),
         repeats=values.get("repeat", False),
     )
@@ -119,7 +119,7 @@ def _fits(key: str, value: object) -> bool:
     if not isinstance(value, str) or not value.isprintable():
         return False
     try:
-        return value in ROUTINGS if key == "routing" else key == "matrices" or parse_delay_s(value, DELAY) > 0
+        return value in ROUTINGS if key == "routing" else key == "matrices" or parse_delay_s(value, SPAN) > 0
     except UnitError:
         return False
 
