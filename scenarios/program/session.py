@@ -233,6 +233,7 @@ def run(config: Scenario, *, folder: Path, shows: Shows) -> tuple[RunState, str 
         raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
     state = RunState(folder, spec.ranks_of(config.fabric.gpus_per_site), shows)
     request = {"setting": to_json(config), **of_caller(), "folder": str(folder.resolve()), "directory": directory}
+    launch.compile_modules()
     began_s = time.monotonic()
     of_network = carrying_bytes(config) if config.jobs else network_bytes(config)
     memory_bytes = of_network + spec.memory_bytes + spec.files_bytes

@@ -35,6 +35,7 @@ from scenarios.spec.consistency import with_paths
 from scenarios.spec.jobs import TRANSFER
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.spec.te import TeSpec
+from scenarios.testbed.launch import compile_modules
 from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.fabric.fabric import build_fabric
 
@@ -86,6 +87,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
         at_terminal, folder = terminal.is_terminal(), str(run_folder.path.resolve())
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
+        compile_modules()
         lines = LineServer(build_fabric(config.fabric), at_terminal=at_terminal, history=history_file(os.environ))
         with lines.editing() if virtual else nullcontext(), _watched(lines, config, at_terminal) as on_start:
             status = vm.run(

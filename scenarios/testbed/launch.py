@@ -1,10 +1,12 @@
 """Starts a testbed in a VM, or as a process on this machine's own kernel."""
 
+import compileall
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from scenarios import vm
@@ -13,6 +15,7 @@ from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.vm.machine import Sink
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+_PACKAGES = ("topologies", "controller", "hosts", "scenarios", "analysis")
 _CHUNK = 65536
 
 
@@ -31,6 +34,7 @@ def testbed(
     testbed from any other thread. The folder for captures that the configuration names is the one that the VM can write
     to. Raises vm.VMError, and vm.CannotRunError if this machine cannot run the VM.
     """
+    compile_modules()
     command = [sys.executable, "-m", "scenarios.testbed.__main__", *arguments]
     if platform != VIRTUAL:
         command.append(str(platform))
@@ -47,6 +51,18 @@ def testbed(
         stderr=stderr,
         on_start=on_start,
     )
+
+
+@cache
+def compile_modules() -> None:
+    """Compile the modules that have changed since they were compiled; a folder that cannot be written is left.
+
+    The VM, whose files are thrown away, would compile them at every boot. Its processes would also come to run in
+    another order, and which of two packets is first at a queue at one instant decides how TCP repairs a loss: without
+    byte code of the controller, a collective whose link failed took 146 ms instead of 180.
+    """
+    for package in _PACKAGES:
+        compileall.compile_dir(ROOT / package, quiet=2)
 
 
 def environment() -> Mapping[str, str]:

@@ -43,13 +43,6 @@ echo longhaul >/proc/sys/kernel/hostname
 [ -e /etc/machine-id ] || : >/etc/machine-id # hosts mount files of their own over it
 echo 1 >/proc/sys/vm/panic_on_oom # end with an error, instead of going on with a process missing
 ulimit -n 65536
-# In virtual time all that is due at an instant runs then, and only its order is free. Linux's fair scheduler orders
-# processes by their history: whether Python found byte code when it began decided which of two packets came first at a
-# queue, and with it the time of a collective whose link failed (146 or 180 ms). First come, first served depends on
-# nothing else, and processes that take no time need no limit of their share.
-if grep -q time-travel= /proc/cmdline; then
-    echo -1 >/proc/sys/kernel/sched_rt_runtime_us && chrt --fifo --pid 1 $$ || fail "the processes could not be ordered"
-fi
 ip link set lo up
 cd -- "$directory" || fail "the working directory $directory cannot be entered in the VM"
 if [ -n "$date" ]; then date -u -s "$date" >/dev/null || fail "the date cannot be set"; fi
