@@ -108,8 +108,8 @@ def answer(
     """Return the sentence on a run's completion times, by engine ("model" or "emulation") and point, and if its rounds
     have several `jobs`, what each of them takes.
 
-    If both engines ran a contest, the measured times count, unless the model has more collectives. Points without times
-    are left out.
+    If both engines ran a contest, the measured times count, unless the model has more collectives and all faults.
+    Points without times are left out.
     """
     told = judged(named_by_routing(contests_of(settings)), times)
     of_jobs = job_sentence(settings, jobs, follows=bool(told))
@@ -203,7 +203,13 @@ def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> 
                     ),
                 )
             )
-    return max(found, key=lambda one: (len(one.times), one.collectives, one.is_measured), default=None)
+    # Predictions of a fault that the model has not would say that nothing has happened.
+    lacks = contest.is_unmodelled
+    return max(
+        found,
+        key=lambda one: (len(one.times), lacks and one.is_measured, one.collectives, one.is_measured),
+        default=None,
+    )
 
 
 def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]) -> str:

@@ -56,7 +56,8 @@ class Setting:
     """A configuration among the others of its sweep: its index and label, the values of swept keys, and its modes.
 
     `baseline` has the values, in words, of the keys (and of MODE) whose baseline the user has chosen. `jobs` are the
-    jobs of its rounds, and `hashed` the modes whose flows ECMP's hash spreads.
+    jobs of its rounds, and `hashed` the modes whose flows ECMP's hash spreads. `is_unmodelled` tells that the timing
+    model's times are without some of its faults.
     """
 
     index: int
@@ -67,6 +68,7 @@ class Setting:
     baseline: Mapping[str, str]
     jobs: tuple[Job, ...] = ()
     hashed: tuple[str, ...] = ()
+    is_unmodelled: bool = False
 
 
 class Repetition(NamedTuple):
@@ -91,7 +93,8 @@ class Contest:
     contests differ, and `label` is what all alternatives share, as their `kind` is, "" for several. `is_choice` tells
     that somebody can choose among the alternatives, `is_named` that the user has named the baseline, `key` the one key
     whose values they are (or MODE), and `numbers` are their coordinates if they are quantities. Without `is_rivalry`
-    they are different work, of which none is better.
+    they are different work, of which none is better. `is_unmodelled` tells that the timing model's times of some are
+    without their faults.
     """
 
     label: str
@@ -105,6 +108,7 @@ class Contest:
     is_rivalry: bool = True
     key: str | None = None
     numbers: Mapping[str, float] | None = None
+    is_unmodelled: bool = False
 
     @property
     def repetitions(self) -> tuple[Repetition, ...]:
@@ -293,6 +297,7 @@ def _of_modes(group: Sequence[Setting], varied: set[str]) -> Contest:
         is_choice=True,
         is_named=MODE in first.baseline,
         key=MODE,
+        is_unmodelled=any(one.is_unmodelled for one in group),
     )
 
 
@@ -323,6 +328,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         is_rivalry=all(map(is_rivalry, keys)),
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
+        is_unmodelled=any(one.is_unmodelled for one in group),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, Protocol
 
 from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value
+from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.jobs_in_words import JOINED, words_of
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
@@ -114,6 +115,7 @@ def setting_of(index: int, config: Configuration) -> Setting:
         kind="jobs" if config.jobs else config.collective.kind,
         at=tuple(Value(key, value_words(key, value), _number(key, value)) for key, value in config.at),
         jobs=tuple(job.written() for job in config.jobs),
+        is_unmodelled=bool(unmodelled_sentence([KEYS["fault"].kind.write(config.value("fault"))])),
         hashed=config.hashed_modes,
         modes=config.run.modes,
         baseline=baseline_of(config),

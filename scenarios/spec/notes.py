@@ -33,7 +33,9 @@ def _chosen_pieces(configs: Sequence[Scenario]) -> list[str]:
         untried = list_all(list(dict.fromkeys(map(_collective, capped)))) if capped else ""
         why = f"collective.pieces: 1, as larger numbers, of many messages, were not tried for {untried}; {_ANOTHER}"
         return [why] if capped else []
-    among = f"the fastest of {CANDIDATES[0]} to {CANDIDATES[-1]} by the timing model at the links' mean rates"
+    among = (
+        f"within 1 % of the fastest of {CANDIDATES[0]} to {CANDIDATES[-1]} by the timing model at the links' mean rates"
+    )
     words = _by_values([({v.key: v for v in setting_of(0, one).at}, one.collective.pieces or 1) for one in chosen])
     return [f"collective.pieces: {words}, {among}{_most_tried(capped)}; {_ANOTHER}"]
 

@@ -1,6 +1,7 @@
 """The sentence that answers a run: a table of inputs and sentences, and what holds of every sentence."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -536,6 +537,16 @@ def test_measured_times_count_unless_the_model_has_more_collectives(modelled, en
     }
     assert engine in answer(settings, times)
     assert engine in answer(settings, dict(reversed(times.items())))
+
+
+def test_measured_times_of_a_fault_that_the_model_has_not_count_if_they_are_few():
+    setting = replace(settings_of([([], {"base": 1.0, "wan": 1.0})], {})[0], is_unmodelled=True)
+    times = {}
+    for mode, measured_s in (("base", 2.0), ("wan", 1.0)):
+        times["model", Place(0, mode)] = Series(np.arange(100), np.full(100, 1.0))
+        times["emulation", Place(0, mode)] = Series(np.arange(4), np.full(4, measured_s))
+    assert "4 AllGathers each (measured)" in answer([setting], times)
+    assert "100 AllGathers each (timing model)" in answer([replace(setting, is_unmodelled=False)], times)
 
 
 def test_collectives_that_only_one_of_them_has_do_not_count():
