@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.style import FAINT, line_style
 
 
@@ -36,6 +36,8 @@ def picture(spots: Sequence[Spot], *, name: str, x: str, y: str, title: str = ""
             axes.vlines([spot.x for spot in own], *ends, color=look["color"], linewidth=1)
         axes.axhline(0, color=FAINT, linewidth=0.8)
         axes.set_xscale("log" if log_x else "linear")
+        if log_x:
+            log_ticks(axes.xaxis)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         heading(figure, title)

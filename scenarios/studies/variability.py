@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 COMMAND = "run.py variability"
 _BASE, _MODES = "base", ("wan", "ccl", "joint")
+_DRAWN = ("wan", "joint")  # a ring over fixed paths hardly depends on the rates
 _HASH_SEEDS = (1, 2, 3, 4)
 
 
@@ -153,11 +154,17 @@ def _ends(line: Line) -> str:
 def _picture(lines: Sequence[Line]) -> "Picture":
     from analysis.figures.plain import Spot, picture
 
-    ages = [line.age for line in lines]
-    shown = [line for line in lines if line.age in (min(ages), max(ages))]
-    spots = [Spot(f"{one.mode}, {one.age} old", one.change, one.over_once, one.low, one.high) for one in shown]
-    x = "change of a loaded link's rate between collectives (share of its mean)"
-    return picture(spots, name="variability", x=x, y="gain over choosing once", log_x=True)
+    ages, names = {line.age for line in lines}, {line.scenario for line in lines}
+    spots = [
+        Spot(
+            ", ".join([*([one.scenario] if len(names) > 1 else []), one.mode, f"{one.age} old"]),
+            *(100 * share for share in (one.change, one.over_once, one.low, one.high)),
+        )
+        for one in lines
+        if one.age in (min(ages), max(ages)) and one.mode in _DRAWN
+    ]
+    x = "change of a loaded link's rate between collectives (% of its mean)"
+    return picture(spots, name="variability", x=x, y="gain over choosing once (%)", log_x=True)
 
 
 STUDY = Study(command=COMMAND, parser=_parser, answer=_answer)
