@@ -92,7 +92,7 @@ def test_a_range_over_hash_seeds_has_one_sentence(gains, said):
 def test_fewer_collectives_and_faults_that_are_left_out_are_told():
     (line,) = lines_of([told(0.1, at=(delay(1),)), told(0.2, at=(delay(2),), collectives=1, intact=True)])
     assert "the first 1 to 81 collectives, without faults, each to" in line
-    (_, line) = lines_of([told(0.1, collectives=2000, whole=20_000)])
+    (line,) = lines_of([told(0.1, collectives=2000, whole=20_000)])
     assert "the first 2,000 of 20,000 collectives, each to" in line
 
 
