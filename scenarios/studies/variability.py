@@ -11,6 +11,7 @@ reconfigurations if the scenario counts them.
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, add_scenario, loaded, warn
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 COMMAND = "run.py variability"
 _BASE, _MODES = "base", ("wan", "ccl", "joint")
+_SCENARIO = Path(__file__).parents[1] / "packs" / "variability.toml"
 _DRAWN = ("wan", "joint")  # a ring over fixed paths hardly depends on the rates
 _HASH_SEEDS = (1, 2, 3, 4)
 
@@ -56,7 +58,7 @@ class Line:
 
 def _parser() -> CommandParser:
     parser = CommandParser(prog=COMMAND, description="The gain of each mode by how variable the WAN is (model).")
-    add_scenario(parser, count=2000, default=["variability"])
+    add_scenario(parser, count=2000, default=[str(_SCENARIO)])
     parser.add_argument("--data", metavar="DIR", help="folder of the published data that packs read")
     parser.add_argument("--steps", default="5 min,1 h", help="data's time between collectives (default %(default)s)")
     parser.add_argument("--peaks", default="0.8,3,10", help="highest load of a link, of its capacity (%(default)s)")
