@@ -348,7 +348,7 @@ def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path
     for point in told["points"]:
         stored = struck[struck["mode"] == point["mode"]]
         for name in ("what", "outcome", "at_collective", "detected_s", "recovered_s", "cost_s"):
-            inside = [summary[f"fault.{number}.{name}"][point["mode"]] for number in range(6)]
+            inside = [summary[f"fault.{number}.{name}"][point["mode"]] for number in range(1, 7)]
             for shown in ([one[name] for one in point["faults"]], inside):
                 assert pd.Series(shown).fillna(-1).to_list() == pytest.approx(stored[name].fillna(-1).to_list())
     assert of_switch.recovered_s["base"] < 1e-6
