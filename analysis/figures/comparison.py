@@ -108,7 +108,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
             if group.is_numeric:
                 group.axis.draw(gains, inches=inches)
             else:
-                _fit_labels(gains, list(group.ticks), inches)
+                _fit_labels(gains, group.ticks, inches)
             subject = subject_of(comparison, group)
             subject = subject.replace(", ", "\n") if is_faceted else subject
             times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
@@ -133,10 +133,11 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     return Picture(name=stem, caption=caption, figure=figure, data=data)
 
 
-def _fit_labels(axes: Axes, labels: Sequence[str], inches: float) -> None:
+def _fit_labels(axes: Axes, ticks: Sequence[str], inches: float) -> None:
     """Wrap the labels of equally distant ticks to the room that each has on an axis of this length; turn them where
-    there is room for a few characters alone."""
-    # The axis itself has none to tell in the upper ones of several bands, whose labels Matplotlib leaves to the lowest.
+    there is room for a few characters alone. `ticks` are the labels of several configurations."""
+    # Of several bands, the upper axes have none to tell: Matplotlib leaves those of a shared axis to the lowest.
+    labels = [label.get_text() for label in axes.get_xticklabels()] or list(ticks)
     room = int((inches - _BESIDE) / len(labels) / _CHARACTER)
     if room < min(_LEAST_ROOM, max(map(len, labels))):
         look: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}

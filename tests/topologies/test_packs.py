@@ -168,6 +168,7 @@ def data(tmp_path: Path) -> Path:
         name = f"demandMatrix-abilene-zhang-5min-20040301-00{minutes:02d}.xml"
         files[f"matrices/{name}"] = xml({ends: mbit * minutes for ends, mbit in WANTED.items()})
         files[f"directed-abilene-zhang-5min-over-6months-ALL/{name}"] = american(files[f"matrices/{name}"])
+        files[f"directed-geant-uhlig-15min-over-4months-ALL/{name}"] = files[f"matrices/{name}"]
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
