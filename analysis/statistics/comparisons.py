@@ -33,7 +33,7 @@ class Comparison:
     family: int | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the comparison as an object; there is no end of an interval where there is none."""
+        """Return the comparison as an object of JSON; without an interval its ends are None."""
         ends = (None, None) if self.gain.why else (self.gain.low, self.gain.high)
         return {
             "engine": self.engine,

@@ -9,6 +9,7 @@ reconfigurations if the scenario counts them.
 """
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,24 +17,25 @@ from typing import TYPE_CHECKING
 
 from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, add_scenario, loaded, warn
 from topologies.command_line import CommandParser
-from topologies.errors import elements
+from topologies.errors import elements, format_value
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.figures.output import Picture
+    from scenarios.spec.scenario import Scenario
 
 COMMAND = "run.py variability"
 _BASE, _MODES = "base", ("wan", "ccl", "joint")
 _SCENARIO = Path(__file__).parents[1] / "packs" / "variability.toml"
-_DRAWN = ("wan", "joint")  # a ring over fixed paths hardly depends on the rates
+_DRAWN = ("wan", "joint")  # the modes that choose paths; the table has the rings over fixed ones, too
 _HASH_SEEDS = (1, 2, 3, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """The gains of a mode over base, over ECMP and over itself with choices made once, with the 95 % interval of the
-    last (NaN if there is none, which `why` explains).
+    last (None if there is none, which `why` explains).
 
     `spread` is the standard deviation of a WAN link's rate over time, and `change` the mean absolute difference between
     one collective and the next, each as a share of its mean rate and averaged over the links that are loaded. `age` is
@@ -51,8 +53,8 @@ class Line:
     over_base: float
     over_ecmp: float
     over_once: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     why: str
 
 
@@ -84,6 +86,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         Column[Line]("95 % interval", _ends, why=next((line.why for line in lines if line.why), "")),
     ]
     notes = ["", "once: the same mode, whose choices are made once, by mean rates (knowledge mean)"]
+    notes += [f"no gain has an interval: {lines[0].why}"] * all(line.why for line in lines)  # the column is left out
     title = "Gains of choosing again, by how variable the WAN is; predicted"
     table = Table(columns, lines, title=title, notes=notes)
     return Answer(tables=[table], as_json=[asdict(line) for line in lines], picture=lambda: _picture(lines))
@@ -93,7 +96,7 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     import numpy as np
 
     from scenarios.api import compare, run
-    from scenarios.policies.conditions import conditions_of
+    from scenarios.spec.load import toml_or_text
     from topologies.conditions.background_load import write
 
     of_one = argparse.Namespace(**{**vars(options), "scenario": name})
@@ -102,7 +105,10 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     if plain.conditions.load is None:
         raise ValueError(f"{name} has no background load; allowed: a scenario with [conditions.load]")
     steps, peaks, ages = (elements(text, text.split(",")) for text in (options.steps, options.peaks, options.ages))
-    loads = [(step, float(peak)) for step in steps for peak in peaks]
+    for age in ages:
+        if not (age.isascii() and age.isdecimal()):
+            raise ValueError(f"--ages: {format_value(age)} is no number of collectives; allowed: whole numbers from 0")
+    loads = [(step, toml_or_text(peak)) for step in steps for peak in peaks]
     given = write(plain.conditions.load)
     axis = {"sweep.conditions.load": [given | {"step": step, "peak": peak} for step, peak in loads]}
 
@@ -119,10 +125,11 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     once = rows("choices made once", modes | {"control.knowledge": "mean"})
     swept = loaded(of_one, data | axis | modes)
     warn(COMMAND, [swept], emulates=False)
-    rates = [conditions_of(one).drawn.rates_bps(0, one.collective.count) for one in swept.configurations()]
-    shares = [one[:, one.std(axis=0) > 0] / one[:, one.std(axis=0) > 0].mean(axis=0) for one in rates]
-    for age in map(int, ages):
-        again = rows(f"age {age}", modes | {"control.knowledge": f"stale {age}" if age else "oracle"})
+    configs = swept.configurations()
+    measures = [_variability(config) for config in configs]
+    peaks_of = [config.conditions.load.peak or 0.0 for config in configs if config.conditions.load is not None]
+    for number in map(int, ages):
+        again = rows(f"age {number}", modes | {"control.knowledge": f"stale {number}" if number else "oracle"})
         over_base = compare(again, baseline=_BASE).set_index(["setting", "mode"])["gain"]
         for one in compare(again, once).itertuples():
             if one.mode == _BASE:
@@ -130,19 +137,35 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
             yield Line(
                 scenario=plain.name,
                 step=loads[one.setting][0],
-                peak=loads[one.setting][1],
-                spread=float(shares[one.setting].std(axis=0).mean()),
-                change=float(np.abs(np.diff(shares[one.setting], axis=0)).mean()),
-                age=age,
+                peak=peaks_of[one.setting],
+                spread=measures[one.setting][0],
+                change=measures[one.setting][1],
+                age=number,
                 mode=one.mode,
                 mean_s=one.mean_s,
                 over_base=over_base[one.setting, one.mode],
                 over_ecmp=1 - one.mean_s / ecmp_s[one.setting],
                 over_once=one.gain,
-                low=one.gain_low,
-                high=one.gain_high,
+                low=None if one.no_interval else one.gain_low,
+                high=None if one.no_interval else one.gain_high,
                 why=one.no_interval,
             )
+
+
+def _variability(config: "Scenario") -> tuple[float, float]:
+    """Return how much the rates of loaded WAN links spread, and how much they change between collectives (`Line`)."""
+    import numpy as np
+
+    from scenarios.policies.conditions import conditions_of
+    from topologies.fabric.ports import links_in_grain
+
+    conditions = conditions_of(config)
+    wan = [link.index for link in links_in_grain(conditions.fabric).all if link.kind == "wan"]
+    rates = conditions.drawn.rates_bps(0, config.collective.count)[:, wan]
+    shares = rates[:, rates.std(axis=0) > 0] / rates[:, rates.std(axis=0) > 0].mean(axis=0)
+    if not shares.size:
+        return 0.0, 0.0
+    return float(shares.std(axis=0).mean()), float(np.abs(np.diff(shares, axis=0)).mean())
 
 
 def _percent(share: float) -> str:
@@ -150,7 +173,7 @@ def _percent(share: float) -> str:
 
 
 def _ends(line: Line) -> str:
-    return "" if line.why else f"{_percent(line.low)} to {_percent(line.high)}"
+    return "" if line.low is None or line.high is None else f"{_percent(line.low)} to {_percent(line.high)}"
 
 
 def _picture(lines: Sequence[Line]) -> "Picture":
@@ -160,7 +183,7 @@ def _picture(lines: Sequence[Line]) -> "Picture":
     spots = [
         Spot(
             ", ".join([*([one.scenario] if len(names) > 1 else []), one.mode, f"{one.age} old"]),
-            *(100 * share for share in (one.change, one.over_once, one.low, one.high)),
+            *(math.nan if share is None else 100 * share for share in (one.change, one.over_once, one.low, one.high)),
         )
         for one in lines
         if one.age in (min(ages), max(ages)) and one.mode in _DRAWN

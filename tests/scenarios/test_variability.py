@@ -60,7 +60,8 @@ def test_gains_and_variability_are_those_of_single_runs(data: Path, capsys: pyte
     assert one["mean_s"] == pytest.approx(joint_s, rel=1e-12)
     assert one["over_base"] == pytest.approx(1 - joint_s / mean_s("base"), abs=1e-12)
     assert one["over_once"] == pytest.approx(1 - joint_s / mean_s("joint", control__knowledge="mean"), abs=1e-12)
-    by_link = [each for each in rates(scenario(path, plain), count).values() if each.std() > 0]
+    found = rates(scenario(path, plain), count)
+    by_link = [each for each in found.values() if each.std() > 0]  # no rate is random here but those of the WAN
     shares = np.array([each / each.mean() for each in by_link])
     assert one["spread"] == pytest.approx(shares.std(axis=1).mean(), rel=1e-9)
     assert one["change"] == pytest.approx(np.abs(np.diff(shares, axis=1)).mean(), rel=1e-9)
@@ -71,3 +72,29 @@ def test_a_scenario_without_a_load_is_refused(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.splitlines()[-1] == (
         "run.py variability: paper has no background load; allowed: a scenario with [conditions.load]"
     )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_random_rates_within_sites_count_for_nothing(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "mine.toml").write_text(TEXT)
+    (data / "random.toml").write_text(TEXT.replace('intra_rate = "100 Gbit/s"', 'intra_rate = "20-100 Gbit/s"'))
+    options = ("--data", str(data), "-n", "6", "--steps", "5 min", "--peaks", "0.9", "--ages", "0")
+    lines = printed(main, capsys, str(data / "mine.toml"), str(data / "random.toml"), *options)
+    assert len({(one["spread"], one["change"]) for one in lines}) == 1
+    assert all((one["low"] is None) == (one["high"] is None) == bool(one["why"]) for one in lines)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (("--ages", "0,new"), '--ages: "new" is no number of collectives; allowed: whole numbers from 0'),
+        (("--peaks", "much"), '"much" is not allowed; allowed: a number above 0, at most 10'),
+        (("--steps", "5 weeks"), 'allowed: text with a unit, at most 1000 d, such as "300 s"'),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    data: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str], says: str
+) -> None:
+    (data / "mine.toml").write_text(TEXT)
+    assert main([str(data / "mine.toml"), "--data", str(data), *option]) == 2
+    assert says in capsys.readouterr().err
