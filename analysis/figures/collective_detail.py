@@ -36,6 +36,8 @@ Floats = npt.NDArray[np.float64]
 _MAX_SPANS = 4000  # intervals of constant rates; computing the rates of all flows in 4000 takes about a second
 MAX_ROWS = 64
 """Flows that have a row in a timeline at most."""
+AFTER = "after "
+"""Before a fault, in the name under which seconds of a critical path after it count."""
 _SAME = 1e-6  # relative difference by which a recomputed time may miss the stored one: rounding only
 
 
@@ -144,7 +146,8 @@ class Collective:
     """A collective in one mode; `flows` are in the order of the schedule, `rates_bps` and `delays_s` per link or port.
 
     `measured` tells whether `completion_s`, the times of `transfers` and the critical path were measured or predicted.
-    `costs` are the seconds of the critical path by link, or by the fault that cut a link under a flow, largest first.
+    `costs` are the seconds of the critical path by link, largest first; those of a flow after a fault cut a link under
+    it are under "after link A-B down".
     `rows` are the indices of the flows in display order. `spans` are the predicted rates over time of each transfer of
     the flows that are `shown`, by its index, if flows share links. `faults` are those in force when it began or while
     it ran, in the scenario's words. `failing` are the links or ports that went down while it ran, and
@@ -380,18 +383,21 @@ def _costs(
     struck: Mapping[int, tuple[str, float]],
     shown: Times,
 ) -> dict[str, Cost]:
-    """Return the seconds of a critical path by link; those of flows after a failure on their paths count for the
-    failure, because nobody knows which links they took instead, and when."""
-    hit = [
-        step
-        for step in path
-        if (flow := schedule.transfers[step.transfer].flow) in struck
-        and shown.arrives_s[step.transfer, 0] > struck[flow][1]
-    ]
-    costs = dict(seconds_by_link(schedule.transfers, [step for step in path if step not in hit], hops, limits))
-    for step in hit:
-        what, _ = struck[schedule.transfers[step.transfer].flow]
-        costs[what] = Cost(costs.get(what, Cost(0.0, 0.0)).sending_s + step.seconds, 0.0)
+    """Return the seconds of a critical path by link. Those of messages over a path that has lost a link count, from the
+    failure on, for what came after it, because nobody knows which links they took instead, and when."""
+    whole, after, end_s = list[Step](), dict[str, float](), 0.0
+    for step in path:
+        begin_s, end_s = end_s, end_s + step.seconds
+        what, at_s = struck.get(schedule.transfers[step.transfer].flow, ("", math.inf))
+        if shown.arrives_s[step.transfer, 0] <= at_s:
+            whole.append(step)
+            continue
+        before_s = min(max(0.0, at_s - begin_s), step.seconds)
+        if before_s:
+            whole.append(replace(step, seconds=before_s, arrives=False))
+        after[what] = after.get(what, 0.0) + step.seconds - before_s
+    costs = dict(seconds_by_link(schedule.transfers, whole, hops, limits))
+    costs |= {f"{AFTER}{what}": Cost(seconds, 0.0) for what, seconds in after.items()}
     return dict(sorted(costs.items(), key=lambda item: -item[1].seconds))
 
 

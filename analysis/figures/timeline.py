@@ -16,7 +16,7 @@ from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 
 from analysis.figures import perfetto
-from analysis.figures.collective_detail import MAX_ROWS, Collective, lanes
+from analysis.figures.collective_detail import AFTER, MAX_ROWS, Collective, lanes
 from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain, heading
 from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, time_unit
 
@@ -63,6 +63,11 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
                     empty.set_in_layout(False)
         heading(figure, f"{first.configuration.title}: {first.words}")
         lines = _explanation(shown, "number and shade" if has_numbers else "shade")
+        if any(name.startswith(AFTER) for one in shown for name in one.costs):
+            lines.append(
+                "After a fault: messages on the failed path from the fault's instant on, as which links they took then "
+                "is not recorded. It is no cost: they would have taken a part of it without the fault, too."
+            )
         if len(shown) < len(collectives):
             lines.append(f"The {len(shown)} of {len(collectives)} modes whose times differ most are drawn.")
         explain(figure, "\n".join(lines))

@@ -17,6 +17,7 @@ from analysis.results.reader import open_run
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario
+from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
 
 DOWN = '{at="collective 4",what="link s0b0-s1b0 down"}'
 SLOW = '{at="collective 2",what="agent 3 slow 10x"}'
@@ -124,3 +125,27 @@ def test_rates_over_time_are_computed_for_the_flows_that_have_a_row(tmp_path):
         if timed.flow in one.shown:
             bits = sum((end - start) * share for start, end, share in one.spans[timed.transfer])
             assert bits * one.flows[timed.flow].rate_bps == pytest.approx(8 * timed.size)
+
+
+def test_the_time_before_a_fault_counts_for_the_link_and_only_the_rest_for_what_came_after_it(testbeds):
+    """Each of the seven steps takes 8 ms, so that the path visits each of seven GPUs in turn: g3 sends over the WAN
+    from 8 to 16 ms, and g7 from 40 to 48 ms. The link that both use, once for each direction, fails at 10 ms."""
+
+    def eight_ms(row, mode):
+        steps = range(7)
+        sent, arrived = ([8_000_000 * (step + late) for step in steps for _ in range(8)] for late in (0, 1))
+        return {"sent_ns": sent, "arrived_ns": arrived, "completion_s": 0.056, "undisturbed": row["collective"] != 1}
+
+    testbeds(FakeTestbeds(changes=eight_ms))
+    fault = 'fault=[{at="10 ms into collective 1",what="link s0b0-s1b0 down",for="1 collectives"}]'
+    run("--engine", "emulation", "--modes", "base", "--collectives", 3, "--set", fault, "--out", "out", "--no-report")
+    found = open_run("out")
+    (configuration,) = configurations_of(found)
+    points = points_of(found, [configuration])
+    for number, over_wan_ms, after_ms in ((0, 16, 0), (1, 2, 14)):
+        (one,) = collectives_of(found, points, configuration, number=number)
+        took_ms = {name: cost.seconds * 1e3 for name, cost in one.costs.items()}
+        after = took_ms.pop("after link s0b0-s1b0 down", 0)
+        routers = sum(time_ms for name, time_ms in took_ms.items() if "b0" in name)
+        assert (routers, after) == (pytest.approx(over_wan_ms), pytest.approx(after_ms))
+        assert sum(took_ms.values()) + after == pytest.approx(56)
