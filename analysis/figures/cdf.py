@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import ENGINES, Configuration, FigureGroup, PointRows, Points
-from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, typical_unit, value_styles
+from analysis.figures.style import MODE_STYLES, ModeStyle, line, marker, typical_unit, value_styles
 
 MAX_PANELS = 16
 """Panels in one figure; further ones get further figures."""
@@ -91,7 +91,7 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
             if index % columns == 0:
                 axes.set_ylabel("share of collectives")
         heading(figure, group.title)
-        legend(figure, _handles(drawn, styles), note)
+        legend(figure, _handles(drawn, styles), "\n".join(filter(None, [_engines_in_words(drawn), note])))
     by_mode = " by mode" * (len({mode for _, _, mode in points}) > 1)
     caption = f"Distribution of completion times{by_mode}: {group.title}."
     return Picture(name=name, caption=caption, figure=figure, data=_data(group, every))
@@ -240,17 +240,20 @@ def _handles(drawn: Sequence[Panel], styles: Mapping[str, ModeStyle]) -> list[Li
     engines = {point.engine for point in shown}
     present = [style for name, style in styles.items() if any(name in panel.curves for panel in drawn)]
     looks = [(marker(style, measured=True) if "emulation" in engines else {}) | line(style) for style in present]
-    handles = [Line2D([], [], label=style.label, **look) for style, look in zip(present, looks, strict=True)]
-    if "emulation" in engines:
-        plain: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": "#666666", "markeredgecolor": INK}
-        handles.append(Line2D([], [], linestyle="none", label="markers: measured", **plain))
-        handles.append(Line2D([], [], color=INK, linewidth=1.8, label="thick: predicted, the same collectives"))
+    return [Line2D([], [], label=style.label, **look) for style, look in zip(present, looks, strict=True)]
+
+
+def _engines_in_words(drawn: Sequence[Panel]) -> str:
+    """Return what tells measured times from predicted ones; "" if nothing was measured."""
+    shown = [point for panel in drawn for point in panel.points]
     longest = {
         engine: max((len(point.rows) for point in shown if point.engine == engine), default=0) for engine in ENGINES
     }
-    if 0 < longest["emulation"] < longest["model"]:
-        handles.append(Line2D([], [], color=INK, linewidth=0.9, label="thin: predicted, all collectives"))
-    return handles
+    if not longest["emulation"]:
+        return ""
+    if longest["emulation"] < longest["model"]:
+        return "markers: measured; thick lines: predicted, the same collectives; thin: all collectives"
+    return "markers: measured; lines: predicted, the same collectives"
 
 
 def _data(group: FigureGroup, every: Sequence[Panel]) -> str:

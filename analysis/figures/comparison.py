@@ -29,7 +29,7 @@ from analysis.figures.run_points import (
     collective_words,
     settings_of,
 )
-from analysis.figures.style import INK, MODE_STYLES, ModeStyle, line, marker, paler, time_unit
+from analysis.figures.style import INK, MODE_STYLES, SIDES, ModeStyle, line, marker, paler, time_unit
 from analysis.statistics.contests import Place, baselines_of
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, reasons, summarise
 from analysis.statistics.number_words import fixed, part_words
@@ -119,12 +119,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
         _hide_empty(axes, {panel for panel, *_ in drawn})
-        intervals = [(one.mode, each) for one in estimates for each in (one.summary.mean_s, one.gain) if each]
-        note = "whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives")
-        has_whiskers = any(not each.why and each.low < each.high for _, each in intervals)
-        lines = [note] * has_whiskers + [fill(f"no whiskers: {why}", _NOTE_WIDTH) for why in reasons(intervals)]
-        note = "\n".join(lines)
-        legend(figure, _handles(comparisons, group), note)
+        legend(figure, _handles(comparisons, group), _note(comparisons, group, estimates, is_base=is_base))
         heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name
     against = f", against {group.x_label}" if len(group.configurations) > 1 else ""
@@ -368,20 +363,26 @@ def _handles(comparisons: Sequence[Comparison], group: FigureGroup) -> list[Any]
     engines = {engine for comparison in comparisons for engine in comparison.engines}
     if not group.is_numeric:
         faces = [(style.colour, style.hatch, style.label) for style in styles]
-        if any(len(comparison.engines) > 1 for comparison in comparisons):
-            faces += [("#666666", "", "left: measured"), (paler("#666666"), "", "right: predicted")]
         return [
             Patch(facecolor=face, hatch=hatch, edgecolor=INK, linewidth=0.6, label=text) for face, hatch, text in faces
         ]
-    handles = [
+    return [
         Line2D([], [], label=style.label, **marker(style, measured="emulation" in engines) | line(style))
         for style in styles
     ]
-    if len(engines) > 1:
-        plain: dict[str, Any] = {"marker": "o", "markersize": 5, "markeredgecolor": INK, "linestyle": "none"}
-        handles.append(Line2D([], [], markerfacecolor="#666666", label="filled: measured", **plain))
-        handles.append(Line2D([], [], markerfacecolor="white", label="open, or a line: predicted", **plain))
-    return handles
+
+
+def _note(
+    comparisons: Sequence[Comparison], group: FigureGroup, estimates: Sequence[Estimate], *, is_base: bool
+) -> str:
+    """Return what tells measured values from predicted ones, if there are both, and what whiskers are, or why there are
+    none."""
+    looks = "filled: measured; open, or a line: predicted" if group.is_numeric else SIDES
+    lines = [looks] * any(len(comparison.engines) > 1 for comparison in comparisons)
+    intervals = [(one.mode, each) for one in estimates for each in (one.summary.mean_s, one.gain) if each]
+    if any(not each.why and each.low < each.high for _, each in intervals):
+        lines.append("whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives"))
+    return "\n".join([*lines, *(fill(f"no whiskers: {why}", _NOTE_WIDTH) for why in reasons(intervals))])
 
 
 def row_of(group: FigureGroup, one: Estimate) -> dict[str, Any]:

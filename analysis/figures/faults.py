@@ -13,12 +13,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain
+from analysis.figures.run_points import configurations_of
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit, typical_unit
 from analysis.results.reader import Run
 from topologies.errors import list_all
 
 _MOST = 40  # faults that are drawn; the data file has all of them
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _MIN_S = 1e-6  # shorter times are drawn here
 
 
@@ -30,7 +32,9 @@ def measured(run: Run) -> pd.DataFrame:
 def picture(name: str, run: Run) -> Picture | None:
     """Draw the measured faults of the run called `name`, which must have some: their times, unless none is longer than
     1 us, and their costs, unless none is known. None without either."""
-    rows = measured(run).sort_values(["setting", "at_collective", "number", "mode"])
+    order = {mode: place for place, mode in enumerate(MODE_STYLES)}
+    by_mode = {"key": lambda column: column.map(order) if column.name == "mode" else column}
+    rows = measured(run).sort_values(["setting", "at_collective", "number", "mode"], **by_mode)
     shown = rows.head(_MOST)
     has_times = bool((shown[["detected_s", "recovered_s"]] > _MIN_S).any(axis=None))
     has_costs = bool(shown["cost_s"].notna().any())
@@ -42,13 +46,16 @@ def picture(name: str, run: Run) -> Picture | None:
         for axes, draw in zip(grid, parts, strict=True):
             draw(axes, shown)
             axes.grid(True, axis="x")
-        labels = [f"{row.what}, {row.mode}, at {row.at_collective}" for row in shown.itertuples(index=False)]
+        names, settings = _short_names(shown), _words_of_settings(run)
+        records = [*shown.itertuples(index=False)]
+        labels = [f"{settings.get(row.setting, '')}{names[_words(row)]}, {row.mode}" for row in records]
         grid[0].set_yticks(range(len(shown)), labels, fontsize=7.5)
         grid[0].set_ylim(len(shown) - 0.5, -0.5)
         lost, again = int(rows.collectives_lost.sum()), int(rows.bytes_again.sum())
         more = f"; the first {len(shown)} are shown" if len(rows) > len(shown) else ""
         told = f"{_counted(rows)}: {lost} collectives lost, {again:,} bytes retransmitted{more}"
         figure.suptitle(told, fontsize=8.5)
+        explain(figure, "\n".join(f"{name}: {words}" for words, name in names.items()))
         what = ["time from each fault to its detection and to the recovery from it"] * has_times
         what += ["what each fault cost, TCP's repair included"] * has_costs
         caption = list_all(what)
@@ -58,6 +65,31 @@ def picture(name: str, run: Run) -> Picture | None:
             figure=figure,
             data=csv_text(rows.to_dict("records")),
         )
+
+
+def _words(row: Any) -> str:
+    return f"{row.what} in collective {row.at_collective:,}"
+
+
+def _short_names(rows: pd.DataFrame) -> dict[str, str]:
+    """Return a short name of each fault of these rows by its words: its number, or a letter where configurations have
+    others of the same numbers, or where no fault was declared."""
+    numbers: dict[str, int] = {_words(row): row.number for row in rows.itertuples(index=False)}
+    is_clear = all(numbers.values()) and len({*numbers.values()}) == len(numbers)
+    return {
+        words: f"fault {number if is_clear else _LETTERS[place % len(_LETTERS)] * (1 + place // len(_LETTERS))}"
+        for place, (words, number) in enumerate(numbers.items())
+    }
+
+
+def _words_of_settings(run: Run) -> dict[int, str]:
+    """Return in what a configuration differs from others, but for its faults, by its index; none of a single one."""
+    if len(run.settings) < 2:
+        return {}
+    found = {
+        one.index: ", ".join(one.words(key) for key in one.swept if key != "fault") for one in configurations_of(run)
+    }
+    return {index: f"{words}: " for index, words in found.items() if words}
 
 
 def _draw_times(axes: Axes, shown: pd.DataFrame) -> None:

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import Configuration
-from analysis.figures.style import INK, MODE_STYLES, paler, time_unit
+from analysis.figures.style import INK, MODE_STYLES, SIDES, paler, time_unit
 from analysis.results.reader import Run
 
 _TICK_WIDTH = 14  # characters in a line of a tick's label
@@ -107,11 +106,7 @@ def _picture(
             axes.set_title(job)
             axes.set_ylabel(f"completion time ({unit})")
         heading(figure, title)
-        look: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
-        sides = [("predicted", "#666666")]
-        if any(bar.measured for bar in bars):
-            sides = [("left: measured", "#666666"), ("right: predicted", paler("#666666"))]
-        handles = [Patch(facecolor=face, label=text, **look) for text, face in sides]
+        sides = SIDES if any(bar.measured for bar in bars) else "predicted"
         rounds = max(bar.rounds for bar in bars)
         of_all = f" of {whole:,}" if whole > rounds else ""
         how = (
@@ -119,7 +114,7 @@ def _picture(
             if rounds > 1
             else f"one round{of_all}"
         )
-        legend(figure, handles, how)
+        legend(figure, [], f"{sides}\n{how}")
     return Picture(
         name=name,
         caption=caption,

@@ -120,16 +120,17 @@ def panels(figure: Figure, count: int, *, columns: int, **options: Any) -> list[
 
 
 def legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> None:
-    """Add one legend below all panels, in as many columns as have room, with a note above it.
+    """Add one legend below all panels, in as many columns as have room, with a note above it, or the note alone.
 
     The figure becomes higher by what a legend of more than `_LEGEND_ROWS` rows takes, so that its panels keep theirs.
     """
-    room = figure.get_figwidth() / (0.55 + 0.066 * max(len(str(handle.get_label())) for handle in handles))
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    room = figure.get_figwidth() / (0.55 + 0.066 * longest)
     rows = -(-len(handles) // max(1, int(room)))
     more = max(0, rows - _LEGEND_ROWS) * _LEGEND_ROW + max(0, note.count("\n") - 1) * _NOTE_LINE
     figure.set_figheight(figure.get_figheight() + more)
     look: Mapping[str, Any] = {"fontsize": "small", "title": note or None, "title_fontsize": "x-small"}
-    figure.legend(handles=handles, ncols=-(-len(handles) // rows), loc="outside lower center", **look)
+    figure.legend(handles=handles, ncols=-(-len(handles) // max(1, rows)), loc="outside lower center", **look)
 
 
 def heading(figure: Figure, text: str) -> None:

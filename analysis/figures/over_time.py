@@ -16,6 +16,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.collective_detail import links_in_use
 from analysis.figures.faults_in_force import of_point
@@ -95,6 +96,7 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
                         axes.axvline(span.first_over, color=FAINT, linestyle="--", linewidth=0.8)
         grid[-1, 0].set_xlabel(collective_axis(configuration))
         grid[-1, 0].set_xlim(window[0] - 0.5, window[1] - 0.5)
+        grid[-1, 0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         _draw_clock(times, configuration, window)
         heading(figure, configuration.title)
         notes = [*_notes(configuration, here, window, has_faults=bool(faults and names)), *_costs(run, configuration)]
@@ -148,9 +150,9 @@ def _is_timed(configuration: Configuration) -> bool:
 def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows]) -> Iterator[Span]:
     """Yield the faults on the axis of collectives, each until it was over in all of these points.
 
-    There a collective reaches from half a number before its own to half a number after it, and the instant of a fault
-    within it is not told. With conditions by time the axis is one of time: a collective begins at its number, and a
-    fault within it so much later, at the latest when the next one is due.
+    There a collective reaches from half a number before its own to half a number after it, and a fault begins as far
+    within that as within the longest time of the collective. With conditions by time the axis is one of time: a
+    collective begins at its number, and a fault within it so much later, at the latest when the next one is due.
     """
     seconds = interval_s(configuration) if _is_timed(configuration) else None
     before = 0.0 if seconds else 0.5
@@ -158,13 +160,16 @@ def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows])
     of_points = [of_point(run, configuration, point.engine, point.mode) for point in measured or points]
     for alike in zip(*of_points, strict=True):
         fault, ends = alike[0], [one.end for one in alike]
-        begin = (
-            fault.first + min(1.0, (fault.after_s or 0.0) / seconds)
-            if seconds
-            else (fault.first - 0.5 * (fault.after_s is None))
-        )
+        lasts_s = seconds or max((_time_s(point, fault.first) for point in measured or points), default=0.0)
+        share = min(1.0, fault.after_s / lasts_s) if fault.after_s and lasts_s else 0.0
+        begin = fault.first - before + share
         least = None if min(ends) == max(ends) else min(ends) - before
         yield Span(what=fault.what, begin=begin, end=max(ends) - before, first_over=least)
+
+
+def _time_s(point: PointRows, number: int) -> float:
+    """Return how long a collective of a point took, 0 if it has not run."""
+    return float(point.completion_s[point.number == number].sum())
 
 
 def _window(configuration: Configuration, points: Sequence[PointRows], faults: Sequence[Span]) -> tuple[int, int]:
@@ -176,7 +181,7 @@ def _window(configuration: Configuration, points: Sequence[PointRows], faults: S
     if _is_timed(configuration):
         seconds = interval_s(configuration) or values["conditions.every"]
         most = max(_LEAST, min(_MOST, round(_MOST_ROWS * values["conditions.every"] / seconds)))
-    begins = [math.ceil(span.begin) for span in faults]
+    begins = [math.floor(span.begin + 0.5) for span in faults]
     if begins and min(begins) >= first + most:
         first = min(begins) - min(_BEFORE, most // 2)
     return first, min(last + 1, first + most)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend
+from analysis.figures.output import Picture, canvas, csv_text, explain, heading, legend
 from analysis.figures.run_points import label_of, labelled, number_of, words
 from analysis.figures.style import INK, MODE_STYLES, line, line_style, marker, name_modes, time_unit
 from analysis.figures.swept_axis import SweptAxis, swept_axis
@@ -141,6 +141,13 @@ def _has_failed(rank: Mapping[str, Any]) -> bool:
     return rank["status"] != 0 and not rank.get("stopped", False)
 
 
+def which_of(run: Mapping[str, Any]) -> str:
+    """Return which configuration of a sweep a run is, given as the contents of program.json, in words: what differs
+    between them; "" of a single one."""
+    values = run.get("values", {})
+    return ", ".join(f"mode {value}" if key == "mode" else _words(key, value) for key, value in values.items())
+
+
 def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Picture:
     """Draw a run, given as the contents of program.json.
 
@@ -191,18 +198,21 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
         below.set_ylabel("rank")
         below.set_xlabel(f"time since the ranks were started ({unit})", color=INK)
         below.set_xlim(0, last_s / scale)
-        heading(figure, "WAN links and ranks of a program")
+        heading(figure, f"WAN links and ranks of a program\n{which_of(run)}")
+        notes = ["Ranks that failed are red."] * any(map(_has_failed, ranks))
+        notes += ["Where a line is missing, the time between two samples is too short to tell."] * is_gap
+        notes += ["Faults are in force where it is shaded."] * bool(run.get("faults"))
+        explain(figure, " ".join(notes))
     rows = [
         {"from_s": at_s[row], "until_s": at_s[row + 1], "link": link["link"], "utilisation": used[row, number]}
         for row in range(len(used))
         for number, link in enumerate(run["links"])
     ] or [{"from_s": 0.0, "until_s": 0.0, "link": "", "utilisation": 0.0}]
-    failed = " Ranks that failed are red." if any(map(_has_failed, ranks)) else ""
-    failed += " Where a line is missing, the time between two samples is too short to tell." if is_gap else ""
-    failed += " Faults are in force where it is shaded." if run.get("faults") else ""
+    of = which_of(run)
     return Picture(
         name="program",
-        caption=f"Utilisation of the WAN links that carried traffic, and the lifetimes of the ranks.{failed}",
+        caption=f"Utilisation of the WAN links that carried traffic, and the lifetimes of the ranks{of and f': {of}'}."
+        + "".join(f" {sentence}" for sentence in notes),
         figure=figure,
         data=csv_text(rows),
     )

@@ -163,6 +163,10 @@ def paler(colour: str) -> str:
     return to_hex((1 - 0.4 * (1 - red), 1 - 0.4 * (1 - green), 1 - 0.4 * (1 - blue)))
 
 
+SIDES = "left: measured; right, paler: predicted"
+"""The two bars of a pair, in words: a legend has no colour of its own for what bars of any colour have in common."""
+
+
 def marker(mode: str | ModeStyle, *, measured: bool) -> dict[str, Any]:
     """Return a mode's marker as arguments of Matplotlib's plot: filled for measured points, open for predicted ones."""
     style = MODE_STYLES[mode] if isinstance(mode, str) else mode

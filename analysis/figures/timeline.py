@@ -63,10 +63,12 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
                     empty.set_in_layout(False)
         heading(figure, f"{first.configuration.title}: {first.words}")
         lines = _explanation(shown, "number and shade" if has_numbers else "shade")
+        if any(one.failing for one in shown):
+            lines.append("Dotted: a link goes down.")
         if any(name.startswith(AFTER) for one in shown for name in one.costs):
             lines.append(
-                "After a fault: messages on the failed path from the fault's instant on, as which links they took then "
-                "is not recorded. It is no cost: they would have taken a part of it without the fault, too."
+                "After it: messages on its path from then on, as which links they took is not recorded. It is not the "
+                "fault's cost: they would have taken a part of this time without the fault, too."
             )
         if len(shown) < len(collectives):
             lines.append(f"The {len(shown)} of {len(collectives)} modes whose times differ most are drawn.")
@@ -198,6 +200,8 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
     for block, centres in numbers.items():
         _write(axes, block, centres, "white" if one.spans else block_colour(block, ranks))
     axes.axvline(one.completion_s / scale, color=INK, linewidth=0.9, linestyle=(0, (3, 2)))
+    for at_s in {*one.failing.values()}:
+        axes.axvline(at_s / scale, color=INK, linewidth=1.1, linestyle=":")
     axes.set_yticks(range(len(rows)), [one.name(one.flows[index]) for index in rows])
     axes.tick_params(axis="y", labelsize=7, length=0)
     axes.set_ylim(len(rows) - 0.5, -0.5)

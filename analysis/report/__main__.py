@@ -38,12 +38,14 @@ from analysis.figures.run_points import (
     points_of,
     settings_of,
 )
+from analysis.figures.style import MODE_STYLES
 from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.results.reader import Run, choices_of, open_run, reconfigurations_of
 from analysis.statistics.answer import answer, winners
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.contests import BASELINE, MODE, Place, Setting, baselines_of, contests_of
 from analysis.statistics.fault_costs import (
+    FaultResult,
     PointCosts,
     chance,
     faults_by_point,
@@ -67,6 +69,7 @@ MAX_FIGURES = 6_000_000
 MAX_ROWS = 100_000
 """Rows of collectives on one page, less than 3 MB of it; the run's folder holds all rows."""
 _MAX_LINES = 1_000  # of the summary and every other table
+_MOST_COSTS = 4  # collectives of a fault whose costs are in its line
 _MAX_PLAIN_ROWS = 1_000  # a downloadable file with more rows is compressed
 
 REPORT = "report.html"
@@ -82,7 +85,7 @@ _FIFO = (
 )
 _FAULTS = (
     *("setting", "mode", "fault", "outcome", "at collective", "detected (ms)", "recovered (ms)", "cost (ms)"),
-    *("attempts lost", "bytes again"),
+    *("lasting part (ms)", "by collective (ms)", "attempts lost", "bytes again"),
 )
 _POOLED_FAULTS = ("engine", "setting", "mode", "fault", "at collective", "mean cost")
 _UNMEASURED = "it was not measured"
@@ -97,6 +100,8 @@ _WHY_EMPTY = MappingProxyType(
         "detected (ms)": "it was never detected, or not measured",
         "recovered (ms)": "nothing was recovered, or not measured",
         "cost (ms)": "the time without the fault is not predicted",
+        "lasting part (ms)": "an earlier version did not store it, or the whole cost is predicted",
+        "by collective (ms)": "the fault hit one collective, or an earlier version did not store it",
         "mean cost": "the time without the fault is not predicted",
         "attempts lost": _UNMEASURED,
         "bytes again": _UNMEASURED,
@@ -411,7 +416,7 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
     of_point = {
         (row.engine, row.setting, row.mode, row.number, row.at_collective): row for row in run.faults.itertuples()
     }
-    for point in sorted(shown, key=lambda one: (one.setting, one.mode)):
+    for point in sorted(shown, key=lambda one: (one.setting, [*MODE_STYLES].index(one.mode))):
         for one in sorted(shown[point], key=lambda one: (one.at_collective, one.number)):
             row = of_point[(*point, one.number, one.at_collective)]
             times = (one.detected_s, one.recovered_s, one.cost_s)
@@ -421,8 +426,19 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
             is_measured = point.engine != "model"
             yield [
                 *line,
+                _NONE if one.lasting_cost_s is None or not is_measured else f"{one.lasting_cost_s * 1e3:,.3f}",
+                _by_collective(one),
                 *(f"{count:,}" if is_measured else _NONE for count in (row.collectives_lost, row.bytes_again)),
             ]
+
+
+def _by_collective(fault: FaultResult) -> str:
+    """Return the cost of a fault in ms in each of the first collectives that it hit."""
+    costs = fault.costs or ()
+    if len(costs) < 2:
+        return _NONE
+    words = [f"{one['collective']:,}: {one['cost_s'] * 1e3:,.3f}" for one in costs[:_MOST_COSTS]]
+    return "; ".join(words) + "; ..." * (len(costs) > _MOST_COSTS)
 
 
 def _pooled_fault_lines(costs: Sequence[PointCosts]) -> Iterator[list[str]]:

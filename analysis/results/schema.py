@@ -23,6 +23,9 @@ _KINDS = {
     "bool": pa.bool_(),
     "text": pa.string(),
     "ranks": pa.list_(pa.int16()),
+    "costs": pa.list_(
+        pa.struct([("collective", pa.int64()), ("cost_s", pa.float64()), ("lasting_cost_s", pa.float64())])
+    ),
 }
 
 
@@ -122,8 +125,13 @@ def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
 
 def faults_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Convert the outcomes of faults to a table; missing numbers (None) become NaN."""
-    rows = [{name: math.nan if value is None else value for name, value in record.items()} for record in records]
-    return pa.Table.from_pylist(rows, schema=SCHEMAS["faults"])
+    wanted = SCHEMAS["faults"]
+    numbers = {name for name in wanted.names if not pa.types.is_list(wanted.field(name).type)}
+    rows = [
+        {name: math.nan if value is None and name in numbers else value for name, value in record.items()}
+        for record in records
+    ]
+    return pa.Table.from_pylist(rows, schema=wanted)
 
 
 def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array) -> pa.Table:

@@ -28,11 +28,15 @@ _SOON_S = 1e-6  # the shortest time of a recovery that is told
 _DOWN = " down"
 _RECOVERED = "recovered"
 RECOVERY = (
-    "recovered: other paths were in force, or new processes had started; until TCP has sent again what was lost takes "
-    "longer, and is part of the cost, as are the slower paths"
+    "recovered: all switches had confirmed other paths, or new processes had started; packets take other paths then or "
+    "up to 5 ms later, as Open vSwitch revalidates cached decisions: costs may differ by 5 ms for this alone; what a "
+    "cost has beyond that of the other paths is mostly the time in which TCP sends again what was lost"
 )
 """What the times of recovery and the costs are, in words."""
 _NOTHING = "about 0"
+_MOST_PARTS = 4  # collectives whose costs are told
+_LASTING = {True: "from the other paths", False: "for as long as the fault lasts"}
+"""What the lasting part of a cost is from, by whether the fault takes links down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,9 @@ class FaultResult:
     collective, how it ended, after how long it was detected and recovered from, and what it cost; s, None for never or
     not known.
 
-    `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how many
+    `lasting_cost_s` is the part of the cost that lasts as long as the fault, such as that of slower paths; the rest is
+    what the fault itself took. `costs` has both for each of the first collectives that it hit, as `fault_outcomes` has
+    them. `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how many
     collectives the predicted cost arises, if it is not that of all.
     """
 
@@ -52,6 +58,8 @@ class FaultResult:
     detected_s: float | None = None
     recovered_s: float | None = None
     cost_s: float | None = None
+    lasting_cost_s: float | None = None
+    costs: Sequence[Mapping[str, Any]] | None = None
     error_s: float | None = None
     collectives: int | None = None
 
@@ -74,13 +82,25 @@ class FaultCost:
         return mean_of_draws(np.array(known)) if known else None
 
     @property
-    def words(self) -> str:
-        """The fault in words, as those of one result, with the mean cost and its interval if there are more."""
-        first = self.results[0]
-        return f"{first.what} in collective {first.at_collective:,}: {self._told}"
+    def lasting_cost_s(self) -> float | None:
+        """The mean over the seeds of the cost's lasting part, s; None if it is not known for all with a cost."""
+        known = [one.lasting_cost_s for one in self.results if one.cost_s is not None]
+        values = [value for value in known if value is not None]
+        return sum(values) / len(values) if values and len(values) == len(known) else None
 
     @property
-    def _told(self) -> str:
+    def what(self) -> str:
+        """What failed, and when, in words."""
+        return f"{self.results[0].what} in collective {self.results[0].at_collective:,}"
+
+    @property
+    def words(self) -> str:
+        """The fault in words, as those of one result, with the mean cost and its interval if there are more."""
+        return f"{self.what}: {self.outcome}"
+
+    @property
+    def outcome(self) -> str:
+        """How the fault ended, and what it cost, in words."""
         first, is_predicted = self.results[0], self.results[0].outcome == PREDICTED
         cost = self.cost_words
         if is_predicted:
@@ -92,7 +112,23 @@ class FaultCost:
             f"{outcome} with {_seeds(count)}" if len(counts) > 1 else outcome for outcome, count in counts.items()
         ]
         after = _after([one.recovered_s for one in self.results if one.recovered_s is not None])
-        return f"{', '.join(outcomes)}{after and f' {after}'}{'' if cost is None else f', cost {cost}'}"
+        return f"{', '.join(outcomes)}{after and f' {after}'}{'' if cost is None else f', cost {cost}{self._parts}'}"
+
+    @property
+    def _parts(self) -> str:
+        """Which collectives a measured cost arose in, and how much of it lasts as long as the fault; "" if it is all in
+        one collective, or of several seeds."""
+        first, *others = self.results
+        least_s = max(first.error_s or 0.0, _RESOLUTION_S)
+        parts = {one["collective"]: one["cost_s"] for one in first.costs or () if abs(one["cost_s"]) > least_s}
+        if others or not parts:
+            return ""
+        words = [f"{_time(cost_s)} in collective {number:,}" for number, cost_s in parts.items()]
+        text = f": {list_first(words, _MOST_PARTS)}" if len(parts) > 1 else ""
+        lasting_s = first.lasting_cost_s or 0.0
+        if abs(lasting_s) > least_s:
+            text += f"; {_time(lasting_s)} of it {_LASTING[first.what.endswith(_DOWN)]}"
+        return text
 
     @property
     def cost_words(self) -> str | None:
@@ -141,6 +177,7 @@ class PointCosts:
                 "at_collective": one.results[0].at_collective,
                 "seeds": len(one.results),
                 "mean_cost_s": None if cost is None else cost.value,
+                "mean_lasting_cost_s": one.lasting_cost_s,
                 "cost_low_s": None if cost is None or cost.why else cost.low,
                 "cost_high_s": None if cost is None or cost.why else cost.high,
                 "collectives": one.results[0].collectives,
@@ -156,9 +193,11 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
     for record in records:
         point = Point(record["engine"], record["setting"], record["mode"])
         values: dict[str, Any] = {name: record[name] for name in ("number", "what", "at_collective", "outcome")}
-        for name in ("detected_s", "recovered_s", "cost_s"):
+        for name in ("detected_s", "recovered_s", "cost_s", "lasting_cost_s"):
             value = record[name]
             values[name] = None if value is None or math.isnan(value) else value
+        costs = record["costs"]  # a list, an array, or nothing
+        values["costs"] = None if costs is None or isinstance(costs, float) else tuple(map(dict, costs))
         values["collectives"] = record["cost_collectives"] or None
         found[point] = (*found.get(point, ()), FaultResult(**values))
     return found

@@ -6,6 +6,10 @@ it hit took longer than the model predicts for them without any fault, including
 collectives that begin or run while it is in force, and those of which an attempt failed because of it. A collective
 that several faults hit counts for each of them.
 
+A part of the cost lasts for as long as the fault does: what the model predicts for the collectives that begin with it,
+as other paths are slower. The rest is what the fault itself took: the time until traffic was on other paths, TCP's
+recovery of what was lost, and failed attempts.
+
 They are a pure function of the events that the testbed records during a run. An event is a mapping with `event` (its
 kind), `at_ns` (CLOCK_MONOTONIC), `collective`, and further fields that depend on the kind:
 
@@ -25,11 +29,14 @@ kind), `at_ns` (CLOCK_MONOTONIC), `collective`, and further fields that depend o
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
 Event = Mapping[str, Any]
 NO_TIMES: Mapping[int, float] = MappingProxyType({})
+MOST_COSTS = 100
+"""Collectives of which the cost of a fault is told one by one."""
 
 UNDECLARED = -1
 """The index of a fault that the scenario does not declare; its number, which users see, is 0."""
@@ -75,13 +82,17 @@ class _Fault:
         return None if at_ns is None else max(0, at_ns - self.injected_ns) / 1e9
 
 
-def fault_outcomes(events: Iterable[Event], later_s: Mapping[int, float] = NO_TIMES) -> list[dict[str, Any]]:
+def fault_outcomes(
+    events: Iterable[Event], later_s: Mapping[int, float] = NO_TIMES, lasting_s: Mapping[int, float] = NO_TIMES
+) -> list[dict[str, Any]]:
     """Return a row for each fault of a point, in the order in which the faults took effect.
 
     `later_s` is by how much each collective, by its number, took longer than predicted without any fault, without its
-    failed attempts, in s. The columns are those of `analysis.results.columns.FAULT`: `detected_s` and `recovered_s` are
-    seconds since the injection, None for never; `cost_s` is the cost in s, None if the time of no collective that it
-    hit is known; `outcome` is "recovered", "masked" if nothing had to be done, or "aborted: " and why.
+    failed attempts, in s; `lasting_s` by how much it is predicted to take longer under the faults with which it began.
+    The columns are those of `analysis.results.columns.FAULT`: `detected_s` and `recovered_s` are seconds since the
+    injection, None for never; `cost_s` is the cost in s, None if the time of no collective that it hit is known;
+    `costs` has the first `MOST_COSTS` of its parts; `outcome` is "recovered", "masked" if nothing had to be done, or
+    "aborted: " and why.
     """
     events = list(events)
     faults: list[_Fault] = []
@@ -113,7 +124,7 @@ def fault_outcomes(events: Iterable[Event], later_s: Mapping[int, float] = NO_TI
         later = [other.injected_ns for other in faults[index + 1 :] if other.cables & fault.cables]
         _reroute(fault, [outages[key] for key in sorted(outages)], until_ns=min(later, default=None))
     took_s = _lost_s(events, later_s)
-    return [_row(fault, why, took_s) for fault in faults]
+    return [_row(fault, why, took_s, lasting_s) for fault in faults]
 
 
 def _lost_s(events: Iterable[Event], later_s: Mapping[int, float]) -> dict[int, float]:
@@ -211,8 +222,17 @@ def _reroute(fault: _Fault, outages: Sequence[Mapping[str, Any]], *, until_ns: i
     fault.recovered_ns = decisive["done_ns"] or fault.recovered_ns
 
 
-def _row(fault: _Fault, why: str, took_s: Mapping[int, float]) -> dict[str, Any]:
-    cost_s = [time_s for number, time_s in took_s.items() if fault.hits(number)]
+def costs_by_collective(numbers: Iterable[int], cost_s: Sequence[float], lasting_s: Sequence[float]) -> dict[str, Any]:
+    """Return the columns of a fault's cost, given the numbers of the collectives that it hit, its cost in each, and how
+    much of that lasts as long as the fault, in s."""
+    names, parts = ("collective", "cost_s", "lasting_cost_s"), zip(numbers, cost_s, lasting_s, strict=True)
+    first = [dict(zip(names, part, strict=True)) for part in islice(parts, MOST_COSTS)]
+    return {"cost_s": sum(cost_s), "lasting_cost_s": sum(lasting_s), "costs": first}
+
+
+def _row(fault: _Fault, why: str, took_s: Mapping[int, float], lasting_s: Mapping[int, float]) -> dict[str, Any]:
+    hit = sorted(number for number in took_s if fault.hits(number))
+    costs = costs_by_collective(hit, [took_s[each] for each in hit], [lasting_s.get(each, 0.0) for each in hit])
     outcome = "masked" if fault.recovered_ns is None else "recovered"
     if why and fault.recovered_ns is None:
         outcome = f"aborted: {why}"
@@ -222,7 +242,7 @@ def _row(fault: _Fault, why: str, took_s: Mapping[int, float]) -> dict[str, Any]
         "what": fault.what,
         "detected_s": fault.since_s(fault.detected_ns),
         "recovered_s": fault.since_s(fault.recovered_ns),
-        "cost_s": sum(cost_s) if cost_s else None,
+        **{name: value if hit else None for name, value in costs.items()},
         "collectives_lost": fault.collectives_lost,
         "bytes_again": fault.retransmitted_bytes,
         "outcome": outcome,

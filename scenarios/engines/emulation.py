@@ -325,6 +325,7 @@ class Reader:
         self._best_s = best_s(task.config, self._predictor.conditions, start=0, count=count)
         self._events: list[Event] = []
         self._completion_s: dict[int, float] = {}
+        self._predicted_s: dict[int, float] = {}
         self._unread = b""
         self.done = 0
 
@@ -340,7 +341,7 @@ class Reader:
             elif "event" in message:
                 self._events.append(message["event"])
                 if message["event"]["event"] == "ended":
-                    for outcome in fault_outcomes(self._events, self._later_s()):
+                    for outcome in fault_outcomes(self._events, *self._later_s()):
                         self._put(FaultOutcome(**point, account=outcome))
             elif "doing" in message:
                 self._put(Activity(**point, doing=message["doing"]))
@@ -351,16 +352,20 @@ class Reader:
     def flush(self) -> None:
         """Do nothing: every complete line has been processed."""
 
-    def _later_s(self) -> dict[int, float]:
-        """Return by how much each collective took longer than predicted without any fault, in s; none if the events
-        tell of no fault."""
+    def _later_s(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Return by how much each collective took longer than predicted without any fault, and by how much it is
+        predicted to take longer under the faults with which it began, in s; none if the events tell of no fault."""
         if not any(event["event"] in ("injected", "failed", "restarted") for event in self._events):
-            return {}
+            return {}, {}
         healthy = plan_of(self._task.config, self._task.mode)
         predicted_s = healthy.completion_s()
         if self._task.config.control.counted:
             predicted_s = predicted_s + np.nan_to_num(healthy.reconfiguring_s())
-        return {number: took_s - float(predicted_s[number]) for number, took_s in self._completion_s.items()}
+        measured, under_faults = (
+            {number: time_s - float(predicted_s[number]) for number, time_s in times_s.items()}
+            for times_s in (self._completion_s, self._predicted_s)
+        )
+        return measured, under_faults
 
     def _rows(self, row: dict[str, Any]) -> Rows:
         """Compare one collective with the plan and return its row of results."""
@@ -389,6 +394,7 @@ class Reader:
         if self._task.config.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
         self._completion_s[k] = float(completion_s[0])
+        self._predicted_s[k] = expected.predicted_s
         fifo_columns: dict[str, Any] = {}
         if self._task.config.transport.queue == "fifo":
             shares = self._predictor.shares(k, sent_s=sent_s, arrived_s=arrived_s)

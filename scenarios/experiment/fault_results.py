@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.statistics.fault_costs import PREDICTED, FaultResult, chance
+from analysis.statistics.fault_outcomes import costs_by_collective
 from scenarios.engines.model import undisturbed_s
 from scenarios.policies.conditions import faults_of_completed
 from scenarios.spec.faults import KILLED_KINDS, PLANNED_KINDS, Fault
@@ -54,9 +55,11 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
             hit = slice(fault.collective, min(stop, fault.collective + _MOST_COLLECTIVES))
             if np.isnan(healthy_s[hit]).any():
                 healthy_s[hit] = undisturbed_s(config, mode, hit.start, hit.stop)
-            cost_s = float((completion_s[hit] - healthy_s[hit]).sum())
-            few = hit.stop - hit.start if hit.stop < stop else None
-            one = replace(one, cost_s=None if np.isnan(cost_s) else cost_s, collectives=few)
+            later_s = completion_s[hit] - healthy_s[hit]
+            if not np.isnan(later_s).any():
+                each_s = later_s.tolist()
+                one = replace(one, **costs_by_collective(range(hit.start, hit.start + len(each_s)), each_s, each_s))
+            one = replace(one, collectives=hit.stop - hit.start if hit.stop < stop else None)
         found.append(one)
     return tuple(found)
 
@@ -79,6 +82,8 @@ def _as_record(fault: FaultResult, lost: int) -> dict[str, Any]:
         "recovered_s": None,
         "cost_s": fault.cost_s,
         "cost_collectives": fault.collectives or 0,
+        "lasting_cost_s": fault.lasting_cost_s,
+        "costs": None if fault.costs is None else [*fault.costs],
         "collectives_lost": lost,
         "bytes_again": 0,
         "outcome": fault.outcome,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
+from itertools import count, groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -583,6 +583,7 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
             f"fault.{which}.{name}": value
             for which, fault in _numbered(point.faults)
             for name, value in asdict(fault).items()
+            if name != "costs"
         }
         | {f"training.{name}": value for name, value in _training_fields(point).get("training", {}).items()}
         for result in results
@@ -808,8 +809,15 @@ def _pooled_faults(results: Sequence[ConfigResult]) -> list[PointCosts]:
 def _faults(results: Sequence[ConfigResult]) -> Paragraph:
     """Return the outcome of every fault, if there are any."""
     struck, lines = _pooled_faults(results), list[str]()
-    for one in struck:
-        lines += [f"{one.engine}, {one.label}, {one.mode}:", *(f"  {fault.words}" for fault in one.faults)]
+    for (engine, label), points in groupby(struck, lambda one: (one.engine, one.label)):
+        lines.append(f"{engine}, {label}:")
+        by_fault: dict[tuple[int, str], list[str]] = {}
+        for one in points:
+            for fault in one.faults:
+                told = by_fault.setdefault((fault.results[0].number, fault.what), [])
+                told.append(f"    {one.mode}: {fault.outcome}")
+        for (number, what), told in by_fault.items():
+            lines += [f"  {f'fault {number}' if number else 'no declared fault'}, {what}", *told]
     if any(one.recovered_s is not None for each in struck for fault in each.faults for one in fault.results):
         lines.append(f"({RECOVERY})")
     indices = {index for one in struck for index in one.settings}

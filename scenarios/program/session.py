@@ -607,7 +607,8 @@ def write_results(state: RunState, result: Mapping[str, Any]) -> None:
 
 def _write_last_steps(state: RunState, result: Mapping[str, Any]) -> None:
     """Write the timeline and the traces of the steps that all ranks have kept, if there are any."""
-    from analysis.figures.rank_timeline import picture  # slow to import, because of matplotlib
+    from analysis.figures.program import which_of  # slow to import, because of matplotlib
+    from analysis.figures.rank_timeline import picture
     from scenarios.program import script_trace
 
     shown = script_steps.window(state.records, len(result["ranks"]))
@@ -615,7 +616,8 @@ def _write_last_steps(state: RunState, result: Mapping[str, Any]) -> None:
         script_trace.write(shown, state.folder)
         bars = script_trace.timeline(shown, [rank["gpu"] for rank in result["ranks"]])
         (state.folder / FIGURES).mkdir(exist_ok=True)
-        picture(f"Ranks of a program, {result['mode']}", bars).write(state.folder / FIGURES)
+        title = f"Ranks of a program, {which_of(result) or result['mode']}"
+        picture(title, bars).write(state.folder / FIGURES)
 
 
 def _in_use(state: RunState, link: int) -> dict[str, float | None]:

@@ -38,7 +38,8 @@ def outages(*listed: tuple[int, int, tuple[str, ...], tuple[str, ...]]) -> dict[
 def test_events_of_a_real_run_give_the_outcomes_recorded_with_it() -> None:
     """An emulated run with a link, a switch and an agent fault; its outcomes were stored together with its events."""
     stored = json.loads(STORED.read_text())
-    wanted = [outcome | {"cost_s": None} for outcome in stored["outcomes"]]  # the events do not have the times for it
+    unknown = dict.fromkeys(("cost_s", "lasting_cost_s", "costs"))  # the events do not have the times for it
+    wanted = [outcome | unknown for outcome in stored["outcomes"]]
     assert fault_outcomes(stored["events"]) == wanted
 
 
@@ -165,3 +166,23 @@ def test_the_cost_of_a_fault_is_the_time_lost_by_the_collectives_it_hit_with_the
     assert link["cost_s"] == pytest.approx(0.1 + 0.02 + 0.5 + 0.003)
     assert agent["cost_s"] == pytest.approx(0.02 + 0.5)
     assert fault_outcomes([down, event("ended", why="")], later_s)[0]["cost_s"] == pytest.approx(7.123)  # to the end
+
+
+def test_a_cost_is_told_by_collective_with_the_part_that_lasts() -> None:
+    """In collective 1 the link fails, and 2 begins without it: of 20 ms, 15 are predicted for the paths that are left.
+    Collective 3 is no part of it, nor is the agent's failed attempt in collective 2 anything that lasts."""
+    later_s, lasting_s = {0: 0.0, 1: 0.1, 2: 0.02, 3: 0.003}, {0: 0.0, 1: 0.0, 2: 0.015, 3: 0.0}
+    events = [
+        injected("link down", cables=("s0b0-s1b0",)),
+        failed(9) | {"collective": 2, "spent_ns": 500_000_000},
+        event("over", 20, fault=0) | {"collective": 3},
+        event("ended", why=""),
+    ]
+    (row,) = fault_outcomes(events, later_s, lasting_s)
+    assert [(one["collective"], pytest.approx(one["cost_s"]), one["lasting_cost_s"]) for one in row["costs"]] == [
+        (1, 0.1, 0.0),
+        (2, 0.52, 0.015),
+    ]
+    assert (row["cost_s"], row["lasting_cost_s"]) == (pytest.approx(0.62), 0.015)
+    (long,) = fault_outcomes(events[:1] + events[-1:], dict.fromkeys(range(1, 400), 0.01))
+    assert [one["collective"] for one in long["costs"]] == [*range(1, 101)] and long["cost_s"] == pytest.approx(3.99)

@@ -82,7 +82,7 @@ def test_times_of_referees_and_of_faults_have_one_unit():
     about = {"engine": "emulation", "setting": 0, "mode": "base", "what": "link down", "outcome": "recovered"}
     times = {"detected_s": [2e-5, 3e-3], "recovered_s": [2e-3, 4.0], "cost_s": float("nan"), "number": [1, 2]}
     rows = pd.DataFrame(about | times | {"at_collective": [1, 2], "collectives_lost": 0, "bytes_again": 0})
-    picture = faults.picture("x", SimpleNamespace(faults=rows))
+    picture = faults.picture("x", SimpleNamespace(faults=rows, settings=[]))
     assert picture is not None
     (axes,) = picture.figure.axes
     picture.figure.draw_without_rendering()

@@ -101,6 +101,6 @@ def test_no_cost_of_a_fault_is_struck_through():
             "outcome": ["recovered", "recovered", "unknown: no traffic"],
         }
     )
-    picture = faults.picture("x", SimpleNamespace(faults=costs))
+    picture = faults.picture("x", SimpleNamespace(faults=costs, settings=[]))
     assert picture is not None
     assert struck_through(picture.figure) == []

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.colors import to_hex
 
 from analysis.figures import __main__ as figures
 from analysis.figures.__main__ import draw, main
@@ -77,6 +78,23 @@ def test_every_svg_is_valid_xml_that_loads_nothing_external_and_labels_every_mod
         links = [value for node in root.iter() for key, value in node.attrib.items() if key.endswith("href")]
         assert all(link.startswith(("#", "data:image/png;base64,")) for link in links), path
         assert path.stat().st_size < 600_000
+
+
+@pytest.mark.parametrize("kind", ["comparison", "cdf"])
+def test_every_colour_of_a_legend_is_one_of_the_figure(both, kind):
+    """A grey that stands for bars, or lines, of any colour looks like one of them, or like none."""
+    figure = plot(both, kind)
+    drawn = {
+        to_hex(colour)
+        for axes in figure.axes
+        for artist in (*axes.patches, *axes.lines)
+        for colour in ([artist.get_facecolor()] if hasattr(artist, "get_facecolor") else [artist.get_color()])
+    }
+    (legend,) = figure.legends
+    shown = legend.legend_handles
+    colours = {to_hex(one.get_facecolor() if hasattr(one, "get_facecolor") else one.get_color()) for one in shown}
+    assert colours and colours <= drawn and len(colours) == len(shown)
+    assert "measured" in legend.get_title().get_text() and "predicted" in legend.get_title().get_text()
 
 
 def test_means_and_gains_compare_engines_and_modes_over_the_same_collectives(both):
@@ -669,6 +687,8 @@ def test_jobs_of_several_configurations_with_one_mode_stand_side_by_side(tmp_pat
     figure = plot(run, "job_times")
     ticks = [[tick.get_text() for tick in axes.get_xticklabels()] for axes in figure.axes]
     assert ticks == [["a alone", "a + b 9 MB", "a + b 90 MB"], ["a + b 9 MB", "a + b 90 MB"]]
+    (legend,) = figure.legends
+    assert legend.legend_handles == [] and legend.get_title().get_text().startswith("predicted\nmean over 20 rounds")
     assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
     stored = pq.read_table(run / "jobs.parquet").to_pandas().groupby(["job", "setting"]).completion_s.mean()
     drawn = {(row["job"], int(row["setting"])): float(row["mean_s"]) for row in data(run, "run-jobs")}

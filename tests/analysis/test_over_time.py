@@ -13,6 +13,7 @@ import pytest
 from analysis.figures import faults, over_time
 from analysis.figures.__main__ import draw
 from analysis.figures.run_points import configurations_of, points_of
+from analysis.report import __main__ as report
 from analysis.results import load
 from analysis.results.reader import open_run
 from analysis.results.schema import SCHEMAS
@@ -181,6 +182,8 @@ def test_the_collective_that_a_fault_hit_is_shown_and_a_fault_counts_once(testbe
             assert {row["collective"] for row in csv.DictReader(file)} == {shown}
     figure = faults.picture("paper", open_run("out")).figure
     assert figure.get_suptitle() == "1 fault in 2 modes: 0 collectives lost, 18 bytes retransmitted"
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["fault 1, base", "fault 1, joint"]
+    assert figure.get_supxlabel() == "fault 1: link s0b0-s1b0 down in collective 3"
     *times, costs = figure.axes
     assert len(times) == (recovered_s > 0)  # where all markers would be at "≤ 1 µs", the costs alone are drawn
     assert [(bar.get_x(), bar.get_width()) for bar in costs.patches] == [(0, 100), (0, 100)]
@@ -240,8 +243,8 @@ def test_predictions_of_collectives_that_were_not_measured_come_from_the_model(t
 @pytest.mark.parametrize(
     ("conditions", "spans"),
     [
-        # A collective is drawn from half a number before its own on; one into which a fault falls, at its number.
-        (["conditions.sampler=markov"], [(2.5, 5.5), (6, 7.5), (8.5, 9.5)]),
+        # A collective is drawn from half a number before its own to half a number after it, and takes that long.
+        (["conditions.sampler=markov"], [(2.5, 5.5), (None, 7.5), (8.5, 9.5)]),
         # One begins every 40 ms at its number: 10 ms into collective 6 is a quarter of a number later.
         (
             ["conditions.sampler=markov", 'conditions.every="10 ms"', 'conditions.interval="40 ms"'],
@@ -258,9 +261,19 @@ def test_a_fault_is_drawn_from_its_instant_to_its_end_on_the_axis(testbeds, cond
     options = [word for one in (*conditions, f"fault=[{','.join(tables)}]") for word in ("--set", one)]
     run("--engine", "emulation", "--modes", "base", "--collectives", 12, *options, "--out", "out", "--no-report")
     times, rates, *_ = picture_of()
+    took_s = load("out").set_index("collective").completion_s[6]
+    assert took_s > 0.015 or spans[1][0]  # or else the fault would begin at the collective's end
+    spans = [(5.5 + 0.01 / took_s if begin is None else begin, end) for begin, end in spans]
     for axes in (times, rates):
         shaded = [patch.get_extents().transformed(axes.transData.inverted()) for patch in axes.patches]
         assert np.allclose([(one.x0, one.x1) for one in shaded], spans)
+        assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def test_few_collectives_have_ticks_at_whole_numbers_alone():
+    run("--engine", "model", "--modes", "base", "--collectives", 3, "--set", FAULT % 1, "--out", "out", "--no-report")
+    for axes in picture_of()[:2]:
+        assert {0.0, 1.0, 2.0} <= {*axes.get_xticks()} and all(tick == int(tick) for tick in axes.get_xticks())
 
 
 def spans_of(axes):
@@ -291,3 +304,26 @@ def test_a_predicted_fault_that_cuts_gpus_off_is_over_once_attempts_have_failed(
     run("--engine", "model", "--modes", "base", "--collectives", 10, "--set", fault, "--out", "out", "--no-report")
     times, *_ = picture_of()
     assert spans_of(times) == (pytest.approx([4.5, 5.5]), [])
+
+
+def test_faults_are_named_once_and_modes_have_the_order_of_all_figures(testbeds):
+    """Configurations whose first faults differ need other names than numbers."""
+    testbeds(FakeTestbeds())
+    cut, slow = (f'[{{at="collective 2",what="{what}"}}]' for what in ("link s0b0-s1b0 down", "agent 3 slow 4x"))
+    sweep = ("--set", f"sweep.fault=[{cut},{slow}]", "--out", "out", "--no-report")
+    run("--engine", "emulation", "--modes", "joint,base,wan", "--collectives", 4, *sweep)
+    about = {"engine": "emulation", "number": 1, "at_collective": 2, "detected_s": 0.0, "recovered_s": 0.0}
+    about |= {"cost_s": 0.1, "cost_collectives": 0, "bytes_again": 9, "collectives_lost": 0, "outcome": "recovered"}
+    of_settings = enumerate(("link s0b0-s1b0 down", "agent 3 slow 4x"))
+    rows = [about | {"setting": n, "what": what, "mode": mode}
+            for n, what in of_settings for mode in ("joint", "base", "wan")]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
+    figure = faults.picture("run", open_run("out")).figure
+    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert labels == [f"fault {name}, {mode}" for name in "ab" for mode in ("base", "wan", "joint")]
+    words = "fault a: link s0b0-s1b0 down in collective 2\nfault b: agent 3 slow 4x in collective 2"
+    assert figure.get_supxlabel() == words
+    page = report.write("out").read_text()
+    table = page[page.index("<h2>Faults</h2>") :]
+    modes = re.findall(r"<td[^>]*>(base|wan|joint)</td>", table[: table.index("</table>")])
+    assert modes == ["base", "wan", "joint"] * 2

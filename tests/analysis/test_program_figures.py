@@ -69,6 +69,7 @@ def test_a_packet_that_counts_early_is_no_use_but_more_is_never_hidden_and_the_l
     rank = {"rank": 0, "gpu": "g0", "status": 0, "end_s": 0.03}
     run = {"run_s": 0.03, "ranks": [rank], "links": [{"link": "s0b0>s1b0"}]}
     figure = program.picture(run, samples).figure
+    assert figure.get_suptitle() == "WAN links and ranks of a program"
     figure.draw_without_rendering()
     above = figure.axes[0]
     (stairs,) = above.patches
@@ -138,3 +139,15 @@ def test_a_fault_is_shaded_while_it_is_in_force(
         (span,) = [patch for patch in axes.patches if patch.get_alpha() == 0.12]
         ends = span.get_extents().transformed(axes.transData.inverted())
         assert (ends.x0, ends.x1) == pytest.approx((10, end_ms))
+
+
+def test_figures_of_the_runs_of_a_sweep_tell_in_what_these_differ() -> None:
+    rank = {"rank": 0, "gpu": "g0", "status": 0, "end_s": 0.03}
+    run = {"run_s": 0.03, "ranks": [rank], "links": [{"link": "s0b0>s1b0"}]}
+    samples = [(round(t * 1e9), [round(t * 1e9)], [10e9 * t / 8]) for t in (0.0, 0.01, 0.02, 0.03)]
+    found = []
+    for delay_s, mode in ((0.001, "base"), (0.02, "base"), (0.02, "wan")):
+        made = program.picture(run | {"values": {"conditions.wan_delay_s": delay_s, "mode": mode}}, samples)
+        found.append(made.figure.get_suptitle().splitlines()[1])
+        assert found[-1] in made.caption
+    assert found == [f"WAN link delay {words}" for words in ("1 ms, mode base", "20 ms, mode base", "20 ms, mode wan")]

@@ -136,7 +136,9 @@ def test_a_run_of_the_model_tells_what_faults_cost_in_the_table_the_report_and_t
     assert "predicted to cost" in figure and not list((tmp_path / "out/figures").glob("*-faults.svg"))
     cost_s = costs_ms["base"][1] / 1e3
     lines = said.splitlines()
-    shown = next(line for line in lines if line.startswith("  agent 1 slow 10x in collective 12: predicted cost "))
+    first = lines.index("  fault 2, agent 1 slow 10x in collective 12")
+    shown = lines[first + 1]
+    assert shown.startswith("    base: predicted cost ") and lines[first + 2].startswith("    joint: predicted cost ")
     assert float(shown.split()[-2]) == pytest.approx(cost_s, rel=1e-3) and shown.endswith(" s")
     table = pd.read_csv(tmp_path / "out" / "summary.csv").set_index("mode")
     assert table["fault.2.cost_s"]["base"] == pytest.approx(cost_s, rel=1e-9)
@@ -181,3 +183,14 @@ def test_the_interval_of_costs_without_skewness_is_students():
 )
 def test_few_seeds_are_told_without_an_interval(results, said):
     assert FaultCost(results=tuple(results)).words == f"link s0b0-s1b0 down in collective 1,204: {said}"
+
+
+def test_a_cost_tells_its_collectives_and_what_other_paths_take_of_it():
+    """Of two collectives the second one begins without the link; a third has a cost within the error."""
+    parts = [(3, 0.1237, 0.0), (4, 0.0598, 0.0597), (5, 1e-6, 0.0)]
+    costs = [{"collective": k, "cost_s": cost_s, "lasting_cost_s": lasts_s} for k, cost_s, lasts_s in parts]
+    one = having(cost_s=0.1835, lasting_cost_s=0.0597, costs=costs, recovered_s=0.0, error_s=1e-5)
+    said = "recovered within 1 us, cost 183.5 ms: 123.7 ms in collective 3, 59.8 ms in collective 4"
+    assert one.words.endswith(f": {said}; 59.7 ms of it from the other paths")
+    alone = having(cost_s=0.1237, lasting_cost_s=0.0, costs=costs[:1], error_s=1e-5)
+    assert alone.words.endswith(": recovered, cost 123.7 ms")
