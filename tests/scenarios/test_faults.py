@@ -353,12 +353,18 @@ def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path
                 assert pd.Series(shown).fillna(-1).to_list() == pytest.approx(stored[name].fillna(-1).to_list())
     assert of_switch.recovered_s["base"] < 1e-6
     recovered = f"recovered within 1 us, cost {lost_s * 1e3:.4g} ms"
-    assert f"  switch s0b0 down in collective 2: {recovered}" in again.splitlines()
+    lines = again.splitlines()
+    named = next(at for at, line in enumerate(lines) if line.endswith(", switch s0b0 down in collective 2"))
+    assert lines[named].startswith("  fault ") and lines[named + 1].startswith(f"    base: {recovered}")
+    (base,) = (one for one in told["points"] if one["mode"] == "base" and one["engine"] == "emulation")
+    (of_base,) = (one for one in base["faults"] if one["what"] == "switch s0b0 down")
+    parts = {one["collective"]: one["cost_s"] for one in of_base["costs"]}
+    assert parts == pytest.approx({k: times_s[k] - without[k] for k in (2, 3)}, rel=1e-9)
     # Nor does the critical path of the struck collective blame a link that was down.
     (configuration,) = configurations_of(found)
     for one in collectives_of(found, points_of(found, [configuration]), configuration, number=2):
         assert sum(cost.seconds for cost in one.costs.values()) == pytest.approx(one.completion_s, rel=1e-6)
-        assert "switch s0b0 down" in one.costs or not of_switch.bytes_again[one.mode]
+        assert "after switch s0b0 down" in one.costs or not of_switch.bytes_again[one.mode]
     slow = rows[(rows.collective == 9) & (rows["mode"] == "base")]
     assert slow.undisturbed.all()
     assert (tmp_path / "out" / "figures" / "struck-faults.svg").exists()
