@@ -4,7 +4,7 @@ Times are those of the experiment's clock; in virtual time that is the clock of 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -63,8 +63,15 @@ def picture(name: str, run: Run) -> Picture | None:
             name=f"{name}-faults",
             caption=f"{caption[0].upper()}{caption[1:]}.",
             figure=figure,
-            data=csv_text(rows.to_dict("records")),
+            data=csv_text(map(_cells, rows.to_dict("records"))),
         )
+
+
+def _cells(record: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a fault's row of the figure's data, with its costs by collective in one cell: "3:0.12 4:0.06"."""
+    costs = record.get("costs")
+    parts = () if costs is None or isinstance(costs, float) else costs
+    return {**record, "costs": " ".join(f"{one['collective']}:{one['cost_s']!r}" for one in parts)}
 
 
 def _words(row: Any) -> str:

@@ -104,10 +104,11 @@ def _draw(axes: Axes, measured: Sequence[PointRows], scale: float, *, relative: 
 
 
 def _bands(axes: Axes, summary: Fidelity) -> list[Patch]:
-    """Shade the differences that 99 % of the collectives do not exceed, and those up to which the model holds."""
+    """Shade the differences up to their 99th percentile, which lies between the two largest of few collectives, and
+    those up to which the model holds."""
     bands = []
     near = f"the model holds to ±{TOLERANCE * 100:.0f} %"
-    inside = f"99 % of the collectives: ±{percentage(summary.p99_abs_error)}"
+    inside = f"p99 of the difference: ±{percentage(summary.p99_abs_error)}"
     for share, colour, words in ((TOLERANCE, "#F3F3F3", near), (summary.p99_abs_error, "#E2E2E2", inside)):
         if share <= 10 * max(summary.p99_abs_error, 1e-9):
             axes.axhspan(-share * 100, share * 100, facecolor=colour, edgecolor=FAINT, linewidth=0.7, zorder=0)

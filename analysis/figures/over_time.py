@@ -22,7 +22,7 @@ from analysis.figures.collective_detail import links_in_use
 from analysis.figures.faults_in_force import of_point
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import Configuration, PointRows, Points
-from analysis.figures.style import FAINT, MODE_STYLES, line, line_style, marker, time_unit
+from analysis.figures.style import FAINT, MODE_STYLES, dashed_style, line, marker, time_unit
 from analysis.results.reader import Run
 from analysis.statistics.fault_costs import PREDICTED, FaultResult, chance, faults_by_point, some_collectives, told
 from analysis.statistics.number_words import fixed
@@ -273,7 +273,7 @@ def _draw_rates(axes: Axes, steps: Floats, rates_bps: Floats, names: Sequence[st
     for index in range(len(names)):
         equal.setdefault(rates_bps[:, index].tobytes(), []).append(index)
     for number, alike in enumerate(equal.values()):
-        look = line_style(number) | {"marker": "", "linewidth": 1.1, "linestyle": ("-", "--")[number // 4 % 2]}
+        look = {"linewidth": 1.1} | dashed_style(number)
         ends, rates = np.append(steps, steps[-1] + 1), rates_bps[:, alike[0]]
         label = ", ".join(names[index] for index in alike)
         axes.step(ends, np.append(rates, rates[-1:]) / 1e9, where="post", label=label, **look)

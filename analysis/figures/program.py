@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from analysis.figures.output import Picture, canvas, csv_text, explain, heading, legend
 from analysis.figures.run_points import label_of, labelled, number_of, words
-from analysis.figures.style import INK, MODE_STYLES, line, line_style, marker, name_modes, time_unit
+from analysis.figures.style import INK, MODE_STYLES, dashed_style, line, line_style, marker, name_modes, time_unit
 from analysis.figures.swept_axis import SweptAxis, swept_axis
 from topologies.shaping.classes import FRAME_BYTES
 from topologies.units import parse_rate_range_bps
@@ -171,8 +171,7 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
     with canvas(7.0, 3.2 + 0.16 * len(ranks)) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 0.4 + 0.16 * len(ranks)])
         for index, link in enumerate(np.flatnonzero(sent[-1])):
-            look = {"linewidth": 1.3} | line_style(index)
-            look.pop("marker")  # stairs have none
+            look = {"linewidth": 1.3} | dashed_style(index)
             name, shown = run["links"][link]["link"], 100 * used[:, link]
             # Servers may end after the run. A line that leaves the axes, unclipped, leaves no room for these.
             edges = np.minimum(at_s, last_s) / scale

@@ -74,6 +74,15 @@ def line_style(index: int) -> dict[str, Any]:
     return look | ({"linewidth": 1.5 * _WIDER**wider} if wider else {})
 
 
+def dashed_style(index: int) -> dict[str, Any]:
+    """Return the look of the line with this index in a figure of lines without markers: neighbours have other dashes,
+    too, so that they can be told apart in grey."""
+    look, times = line_style(index), index // len(_LINES)
+    return {key: value for key, value in look.items() if key != "marker"} | {
+        "linestyle": _DASHES[(index + times) % len(_DASHES)]
+    }
+
+
 def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, ModeStyle]:
     """Return a style for each of these values, which are lines or bars of a figure in place of modes.
 
@@ -105,7 +114,9 @@ def name_modes(names: Iterable[str], routings: Collection[str] | None = None) ->
         colour, hatch, marker = _CYCLE[index % len(_CYCLE)]
         times = index // len(_CYCLE)
         marker, hatch = _CYCLE[(index + times) % len(_CYCLE)][2], hatch * (1 + times)
-        line, width = _DASHES[times % len(_DASHES)], 2.0 * _WIDER ** (times // len(_DASHES))
+        # In grey, colours tell nothing: the first have dashes that no built-in mode has, the others are thin.
+        line, width = _DASHES[(index + 2 + times) % len(_DASHES)], 2.0 * _WIDER ** (times // len(_DASHES))
+        width /= _WIDER if index % len(_CYCLE) >= len(_DASHES) - 2 else 1.0
         MODE_STYLES[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=width)
 
 

@@ -421,7 +421,8 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
             row = of_point[(*point, one.number, one.at_collective)]
             times = (one.detected_s, one.recovered_s, one.cost_s)
             times_ms = [_NONE if time_s is None else f"{time_s * 1e3:,.3f}" for time_s in times]
-            line = [configurations[point.setting].label, point.mode, one.what]
+            label = configurations[point.setting].label if len(configurations) > 1 else ""
+            line = [label, point.mode, f"{one.number}: {one.what}" if one.number else one.what]
             line += [f"{one.outcome}{some_collectives(one.collectives)}", f"{one.at_collective:,}", *times_ms]
             is_measured = point.engine != "model"
             yield [
@@ -437,7 +438,7 @@ def _by_collective(fault: FaultResult) -> str:
     costs = fault.costs or ()
     if len(costs) < 2:
         return _NONE
-    words = [f"{one['collective']:,}: {one['cost_s'] * 1e3:,.3f}" for one in costs[:_MOST_COSTS]]
+    words = [f"{one['collective']:,}: {fixed(one['cost_s'] * 1e3, 3)}" for one in costs[:_MOST_COSTS]]
     return "; ".join(words) + "; ..." * (len(costs) > _MOST_COSTS)
 
 

@@ -124,10 +124,13 @@ class FaultCost:
         if others or not parts:
             return ""
         words = [f"{_time(cost_s)} in collective {number:,}" for number, cost_s in parts.items()]
-        text = f": {list_first(words, _MOST_PARTS)}" if len(parts) > 1 else ""
-        lasting_s = first.lasting_cost_s or 0.0
+        text = f": {list_first(words, _MOST_PARTS)}"
+        if len(parts) == 1:  # a fault is said to be in its collective
+            text = "" if first.at_collective in parts else f" in collective {next(iter(parts)):,}"
+        lasting_s, cost_s = first.lasting_cost_s or 0.0, first.cost_s or 0.0
         if abs(lasting_s) > least_s:
-            text += f"; {_time(lasting_s)} of it {_LASTING[first.what.endswith(_DOWN)]}"
+            part = "all" if abs(cost_s - lasting_s) <= least_s else _time(lasting_s)
+            text += f"; {part} of it {_LASTING[first.what.endswith(_DOWN)]}"
         return text
 
     @property

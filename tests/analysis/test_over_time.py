@@ -174,13 +174,17 @@ def test_the_collective_that_a_fault_hit_is_shown_and_a_fault_counts_once(testbe
         "cost_collectives": 0,
         "outcome": "recovered",
     }
+    costs = [{"collective": number, "cost_s": 0.05, "lasting_cost_s": 0.01} for number in (3, 4)]
+    about |= {"lasting_cost_s": 0.02, "costs": costs}
     rows = [about | {"mode": mode, "collectives_lost": 0, "bytes_again": 9} for mode in ("base", "joint")]
     pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
     for collective, shown in ((None, "3"), (1, "1")):
         draw("out", collective=collective)
         with Path("out", "figures", "run-timeline.csv").open() as file:
             assert {row["collective"] for row in csv.DictReader(file)} == {shown}
-    figure = faults.picture("paper", open_run("out")).figure
+    found = faults.picture("paper", open_run("out"))
+    assert [row["costs"] for row in csv.DictReader(found.data.splitlines())] == ["3:0.05 4:0.05"] * 2
+    figure = found.figure
     assert figure.get_suptitle() == "1 fault in 2 modes: 0 collectives lost, 18 bytes retransmitted"
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["fault 1, base", "fault 1, joint"]
     assert figure.get_supxlabel() == "fault 1: link s0b0-s1b0 down in collective 3"

@@ -1,12 +1,14 @@
 """No two lines or bars of a figure look the same, however many there are."""
 
 from collections.abc import Iterable
+from itertools import combinations
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_rgb
 
 from analysis.figures import busbw, program
-from analysis.figures.style import MODE_STYLES, ModeStyle, line_style, name_modes, value_styles
+from analysis.figures.style import MODE_STYLES, ModeStyle, dashed_style, line_style, name_modes, value_styles
 
 ALGORITHMS = [
     "ring",
@@ -47,6 +49,30 @@ def test_values_and_policies_differ_as_lines_and_as_bars(count: int) -> None:
     name_modes(names)
     try:
         assert [len(one) for one in own_looks(MODE_STYLES.values())] == [count + 4] * 2
+    finally:
+        name_modes([])
+
+
+def alike_in_grey(lines: Iterable[tuple[str, Any, float]]) -> list[Any]:
+    """Return the pairs of lines (colour, dashes and width) that are hard to tell apart in grey: with the same dashes,
+    about the same width, and less than a tenth of the scale from black to white between them (Rec. 601)."""
+    shades = [(sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), to_rgb(colour), strict=True)), *look)
+              for colour, *look in lines]  # fmt: skip
+    return [
+        (one, other)
+        for one, other in combinations(shades, 2)
+        if repr(one[1]) == repr(other[1])
+        and abs(one[0] - other[0]) < 0.1
+        and max(one[2], other[2]) < 1.3 * min(one[2], other[2])
+    ]
+
+
+def test_lines_without_markers_can_be_told_apart_in_grey() -> None:
+    links = [dashed_style(index) for index in range(6)]
+    assert alike_in_grey((one["color"], one["linestyle"], 1.0) for one in links) == []
+    name_modes(f"policy {number}" for number in range(8))
+    try:
+        assert alike_in_grey((one.colour, one.line, one.width) for one in MODE_STYLES.values()) == []
     finally:
         name_modes([])
 

@@ -79,7 +79,7 @@ def test_every_way_a_drill_can_end_is_classified_with_its_reason(monkeypatch, sa
         return status
 
     monkeypatch.setattr(launch, "testbed", testbed)
-    monkeypatch.setattr(emulation, "fault_outcomes", lambda events, _: events[-1]["outcomes"])
+    monkeypatch.setattr(emulation, "fault_outcomes", lambda events, *_: events[-1]["outcomes"])
     found = run(DRILL, patience_s=60)
     assert [one.what for one in found][:1] == list(DRILL.faults)
     assert [(one.outcome, one.lost) for one in found] == [(outcome, lost) for outcome, _, lost in ended]

@@ -192,5 +192,7 @@ def test_a_cost_tells_its_collectives_and_what_other_paths_take_of_it():
     one = having(cost_s=0.1835, lasting_cost_s=0.0597, costs=costs, recovered_s=0.0, error_s=1e-5)
     said = "recovered within 1 us, cost 183.5 ms: 123.7 ms in collective 3, 59.8 ms in collective 4"
     assert one.words.endswith(f": {said}; 59.7 ms of it from the other paths")
-    alone = having(cost_s=0.1237, lasting_cost_s=0.0, costs=costs[:1], error_s=1e-5)
+    later = having(cost_s=0.0598, lasting_cost_s=0.0598, costs=costs[1:2], error_s=1e-5)
+    assert later.words.endswith(": recovered, cost 59.8 ms in collective 4; all of it from the other paths")
+    alone = having(cost_s=0.1237, lasting_cost_s=0.0, costs=costs[:1], error_s=1e-5, at_collective=3)
     assert alone.words.endswith(": recovered, cost 123.7 ms")
