@@ -319,7 +319,8 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
     """Yield what each fault cost, by mode: the time that it took from the collectives that it hit, predicted where it
     was not measured."""
     alike: dict[tuple[int, str, bool], list[tuple[str, FaultResult]]] = {}
-    for point, faults in told(faults_by_point(run.faults.to_dict("records"))).items():
+    of_points = told(faults_by_point(run.faults.to_dict("records")))
+    for point, faults in sorted(of_points.items(), key=lambda one: [*MODE_STYLES].index(one[0].mode)):
         for one in faults if point.setting == configuration.index else ():
             key = one.at_collective, one.what, one.outcome == PREDICTED
             alike.setdefault(key, []).append((point.mode, one))

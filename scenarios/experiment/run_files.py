@@ -321,8 +321,15 @@ class RunFiles:
 
     @property
     def faults(self) -> list[Mapping[str, Any]]:
-        """The outcomes of faults so far, as rows of faults.parquet."""
-        return list(self._faults.values())
+        """The outcomes of faults so far, as rows of faults.parquet: the measured ones first, by configuration and mode,
+        in whatever order points have ended."""
+        modes = [one["values"]["run.modes"] for one in self._configurations]
+
+        def place(fault: Mapping[str, Any]) -> tuple[Any, ...]:
+            mode = modes[fault["setting"]].index(fault["mode"])
+            return fault["engine"] == "model", fault["setting"], mode, fault["at_collective"], fault["number"]
+
+        return sorted(self._faults.values(), key=place)
 
     def record_faults(self, engine: str, outcomes: Iterable[FaultOutcome]) -> None:
         """Store the outcomes of faults, each of which replaces an earlier one of the same fault; raises OSError."""

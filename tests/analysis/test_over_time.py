@@ -105,8 +105,8 @@ def test_conditions_by_time_show_every_row_in_force_and_independent_draws_have_n
 def picture_of(folder="out"):
     """Return the axes of the times, of the rates, and of the clock, if there is one, and the notes below."""
     found = open_run(folder)
-    (one,) = configurations_of(found)
-    figure = over_time.picture("paper", found, points_of(found, [one]), one).figure
+    one, *_ = every = configurations_of(found)
+    figure = over_time.picture("paper", found, points_of(found, every), one).figure
     figure.draw_without_rendering()
     times, rates = figure.axes
     return times, rates, next(iter(times.child_axes), None), figure.legends[0].get_title().get_text()
@@ -327,6 +327,8 @@ def test_faults_are_named_once_and_modes_have_the_order_of_all_figures(testbeds)
     assert labels == [f"fault {name}, {mode}" for name in "ab" for mode in ("base", "wan", "joint")]
     words = "fault a: link s0b0-s1b0 down in collective 2\nfault b: agent 3 slow 4x in collective 2"
     assert figure.get_supxlabel() == words
+    *_, notes = picture_of()
+    assert "link s0b0-s1b0 down in collective 2 cost base 100.000 ms, wan 100.000 ms, joint 100.000 ms." in notes
     page = report.write("out").read_text()
     table = page[page.index("<h2>Faults</h2>") :]
     modes = re.findall(r"<td[^>]*>(base|wan|joint)</td>", table[: table.index("</table>")])

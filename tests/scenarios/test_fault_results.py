@@ -8,9 +8,13 @@ import pytest
 from scipy import stats
 
 from analysis.statistics.fault_costs import FaultCost, FaultResult
+from analysis.statistics.fault_outcomes import fault_outcomes
+from scenarios.engines.base import FaultOutcome
 from scenarios.engines.model import Model
 from scenarios.experiment import fault_results
 from scenarios.experiment.fault_results import heading, predicted_faults, with_errors
+from scenarios.experiment.run_files import RunFiles
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import scenario_of
 from tests.fakes.runs import answer, ended
@@ -196,3 +200,13 @@ def test_a_cost_tells_its_collectives_and_what_other_paths_take_of_it():
     assert later.words.endswith(": recovered, cost 59.8 ms in collective 4; all of it from the other paths")
     alone = having(cost_s=0.1237, lasting_cost_s=0.0, costs=costs[:1], error_s=1e-5, at_collective=3)
     assert alone.words.endswith(": recovered, cost 123.7 ms")
+
+
+def test_rows_of_faults_are_in_the_order_of_points_and_not_of_their_ends(tmp_path):
+    scenario = scenario_of(RUN + LINK)
+    files = RunFiles.begun(RunFolder.new(tmp_path / "run"), scenario, engines=["emulation"], command=["run.py"])
+    (row,) = fault_outcomes([{"event": "injected", "at_ns": 0, "collective": 4, "fault": 0, "kind": "link down",
+                              "what": "link s0b0-s1b0 down", "cables": []}])  # fmt: skip
+    for mode in ("joint", "base"):
+        files.record_faults("emulation", [FaultOutcome(setting=0, mode=mode, account=row)])
+    assert pd.read_parquet(tmp_path / "run" / "faults.parquet")["mode"].to_list() == ["base", "joint"]
