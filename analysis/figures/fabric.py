@@ -82,7 +82,8 @@ def failing_note(collectives: Sequence[Collective]) -> str:
     failing = next((one for one in collectives if one.failing), None)
     if failing is None:
         return ""
-    return f"\nDashed red: goes down within the collective, {failing.failing_words} after its beginning."
+    when = f"goes down within the collective, {failing.failing_words} after its beginning"
+    return f"\nDashed red: {when}. Which links its traffic took then is not recorded, nor shown."
 
 
 def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:

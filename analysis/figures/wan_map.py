@@ -76,12 +76,18 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
 def utilisation(one: Collective) -> Mapping[int, float]:
     """Return the utilisation of each WAN link, by index: the bits sent over it / (its rate x the completion time).
 
-    The rate is that at the collective's start; a link that is down then has the utilisation 0.
+    The rate is that at the collective's start; a link that is down then has the utilisation 0. Of messages on a path
+    that loses a link, what is sent until then counts: nobody knows which links they took instead.
     """
     bits: dict[int, float] = defaultdict(float)
     for timed in one.transfers:
-        for link in one.flows[timed.flow].links:
-            bits[link] += 8 * timed.size
+        links_of = one.flows[timed.flow].links
+        until_s = min((one.failing[link] for link in links_of if link in one.failing), default=math.inf)
+        share = 1.0
+        if timed.end_s > until_s:
+            share = max(0.0, until_s - timed.leaves_s) / (timed.end_s - timed.leaves_s)
+        for link in links_of:
+            bits[link] += 8 * timed.size * share
     links = [link.index for link in links_in_grain(one.configuration.fabric).all if link.kind == "wan"]
     possible = {link: float(one.rates_bps[link]) * one.completion_s for link in links}
     return {link: bits[link] / possible[link] if possible[link] else 0.0 for link in links}

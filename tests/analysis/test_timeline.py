@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.figures import fabric, timeline
+from analysis.figures import fabric, timeline, wan_map
 from analysis.figures.__main__ import tasks_of
 from analysis.figures.collective_detail import collectives_of
 from analysis.figures.run_points import configurations_of, points_of
@@ -18,6 +18,7 @@ from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario
 from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
+from topologies.fabric.ports import links_in_grain
 
 DOWN = '{at="collective 4",what="link s0b0-s1b0 down"}'
 SLOW = '{at="collective 2",what="agent 3 slow 10x"}'
@@ -149,3 +150,7 @@ def test_the_time_before_a_fault_counts_for_the_link_and_only_the_rest_for_what_
         routers = sum(time_ms for name, time_ms in took_ms.items() if "b0" in name)
         assert (routers, after) == (pytest.approx(over_wan_ms), pytest.approx(after_ms))
         assert sum(took_ms.values()) + after == pytest.approx(56)
+        # Of 7 messages of 8 MB, the first and a quarter of the second were sent before the failure.
+        (link,) = (one for one in links_in_grain(configuration.fabric).all if one.name == "s0b0>s1b0")
+        sent_bits = wan_map.utilisation(one)[link.index] * one.rates_bps[link.index] * 0.056
+        assert sent_bits == pytest.approx(64e6 * (1.25 if after else 7), rel=1e-3)
