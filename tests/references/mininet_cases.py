@@ -31,7 +31,7 @@ WITHOUT_RATES = (
 # A host's shell closes all descriptors that it may have, one by one, which takes most of the wall time with the 16,384
 # that Mininet allows. So many are enough for 1,024 hosts.
 MNEXEC = """#!/bin/sh
-ulimit -Sn 4096
+ulimit -Sn 256
 exec /usr/bin/mnexec "$@"
 """
 
