@@ -96,8 +96,8 @@ _WHY_EMPTY = MappingProxyType(
         "on link": "no link was shared",
         "detected (ms)": "it was never detected, or not measured",
         "recovered (ms)": "nothing was recovered, or not measured",
-        "cost (ms)": "the time without the fault is not predicted",
-        "mean cost": "the time without the fault is not predicted",
+        "cost (ms)": "it is not predicted, or the time without the fault is not",
+        "mean cost": "it is not predicted, or the time without the fault is not",
         "attempts lost": _UNMEASURED,
         "bytes again": _UNMEASURED,
     }

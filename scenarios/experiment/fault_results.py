@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.statistics.fault_costs import PREDICTED, FaultResult, chance
+from analysis.statistics.fault_costs import NOT_PREDICTED, PREDICTED, FaultResult, chance
 from scenarios.engines.model import undisturbed_s
 from scenarios.policies.conditions import faults_of_completed
 from scenarios.spec.faults import KILLED_KINDS, PLANNED_KINDS, Fault
@@ -48,7 +48,7 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
     completed = faults_of_completed(config, build_fabric(config.fabric))
     healthy_s, found = np.full(completion_s.size, np.nan), list[FaultResult]()
     for number, (fault, whole) in enumerate(zip(completed, config.faults, strict=True), 1):
-        one = FaultResult(number=number, what=fault.what, at_collective=fault.collective, outcome=PREDICTED)
+        one = FaultResult(number=number, what=fault.what, at_collective=fault.collective, outcome=NOT_PREDICTED)
         if fault.kind in PLANNED_KINDS and fault.after_s is None and fault.lasts == whole.lasts:
             stop = completion_s.size if fault.lasts is None else min(completion_s.size, fault.collective + fault.lasts)
             hit = slice(fault.collective, min(stop, fault.collective + _MOST_COLLECTIVES))
@@ -56,7 +56,8 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
                 healthy_s[hit] = undisturbed_s(config, mode, hit.start, hit.stop)
             cost_s = float((completion_s[hit] - healthy_s[hit]).sum())
             few = hit.stop - hit.start if hit.stop < stop else None
-            one = replace(one, cost_s=None if np.isnan(cost_s) else cost_s, collectives=few)
+            if not np.isnan(cost_s):
+                one = replace(one, outcome=PREDICTED, cost_s=cost_s, collectives=few)
         found.append(one)
     return tuple(found)
 
