@@ -55,7 +55,7 @@ from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, summarise
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.number_words import bracketed, ends, fixed
+from analysis.statistics.number_words import bracketed, ends, fixed, quoted
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
@@ -269,7 +269,7 @@ def _sheet(
 
 
 def _summary_columns(over: Sequence[str]) -> list[str]:
-    baseline = over[0] if len(over) == 1 else "the baseline"
+    baseline = quoted(over[0]) if len(over) == 1 else "the baseline"
     times = ["mean (ms)", "95 % interval", "lower bound (ms)", "reconfiguration (ms)", "total (s)"]
     return ["engine", "setting", "mode", "collectives", *times, f"gain over {baseline}, 95 % interval"]
 

@@ -62,6 +62,8 @@ _UNCORRELATED = 0.2  # times of a trace count as uncorrelated up to this autocor
 _COLLECTIVES_A_RATIO = 0.5  # that conditions need to show slow links, as a share of a link's highest / lowest rate
 _SKEWNESS = 0.2  # that such conditions may have without that number, as skewness / root of the number
 _ROUNDING = 1e-12
+SAME_TIME = 1e-9
+"""Smaller differences, as shares of a time, are rounding errors of sums."""
 _A_REPETITION = 1 << 40  # which is added to the numbers of the collectives of a further seed
 
 
@@ -174,6 +176,12 @@ def shared(series: Sequence[Series]) -> list[Series] | None:
     if not common.size:
         return None
     return [other.rows(np.searchsorted(other.number, common)) for other in series]
+
+
+def are_equal(one: Series, other: Series) -> bool:
+    """Return whether two series over the same collectives have the same times, but for rounding errors of sums."""
+    same = one.completion_s.shape == other.completion_s.shape
+    return same and bool(np.allclose(one.completion_s, other.completion_s, rtol=SAME_TIME, atol=0))
 
 
 def pooled(repetitions: Mapping[int, Series]) -> Series:

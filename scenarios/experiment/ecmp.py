@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.statistics.contests import Setting, repetitions, with_short_tables
 from analysis.statistics.intervals import MIN_UNEVEN_BLOCKS, Interval, Series, gain, pooled, series_of
-from analysis.statistics.number_words import fixed
+from analysis.statistics.number_words import at_words, fixed
 from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.prediction import plan_of
@@ -178,7 +178,7 @@ def _where(group: Sequence[EcmpGain], keys: set[str]) -> str:
     """Return the values by which configurations with the same gains differ from the others: " at 50 ms"."""
     differing = keys - _varied([one.setting for one in group])
     words = [value.words for value in group[0].setting.at if value.key in differing]
-    return f" at {', '.join(words)}" if words else ""
+    return f" {at_words(', '.join(words))}" if words else ""
 
 
 def _seeds(outcomes: Sequence[int]) -> str:

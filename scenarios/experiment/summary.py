@@ -37,7 +37,7 @@ from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.number_words import bracketed, fixed
+from analysis.statistics.number_words import bracketed, fixed, quoted
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.transfer_times import times_of
@@ -975,7 +975,7 @@ _OPTIONAL_COLUMNS: Sequence[_Column] = (
 
 def _gain_column(points: Sequence[tuple[ConfigResult, PointResult]]) -> _Column:
     over = list(dict.fromkeys(point.over for _, point in points if point.over is not None))
-    heading = f"gain over {over[0] if len(over) == 1 else 'the baseline'}, 95 % interval"
+    heading = f"gain over {quoted(over[0]) if len(over) == 1 else 'the baseline'}, 95 % interval"
     return _Column("gain", lambda _, point: _gain(point), lambda _, point: _why_no_gain(point), heading)
 
 
