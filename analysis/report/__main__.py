@@ -74,7 +74,10 @@ REPORT = "report.html"
 _NONE = "-"  # in a cell that has nothing to tell
 _NO_INTERVAL = "[-]"
 _EMPTY = ("", _NONE)
-_CHOICES = ("engine", "setting", "mode", "collectives", "re-routed", "re-embedded")
+_CHOICES = (
+    *("engine", "setting", "mode", "collectives", "re-routed", "re-embedded"),
+    *("to the paths in force", "to the ring in force"),
+)
 _JOBS = ("engine", "setting", "mode", "job", "background", "rounds", "measured (ms)", "predicted (ms)")
 _FIFO = (
     *("setting", "mode", "collectives", "collectives' times", "transfers' times", "drops", "MB retransmitted"),
@@ -85,11 +88,12 @@ _FAULTS = (
     *("attempts lost", "bytes again"),
 )
 _POOLED_FAULTS = ("engine", "setting", "mode", "fault", "at collective", "mean cost")
+_RECONFIGURATION = "reconfiguration (ms), how often"
 _UNMEASURED = "it was not measured"
 _WHY_EMPTY = MappingProxyType(
     {
         "lower bound (ms)": "none is known for this kind of collective",
-        "reconfiguration (ms)": "nothing was changed after the first collective, or the time of changes is not counted",
+        _RECONFIGURATION: "nothing was changed, or the time of changes is not counted (control.counted = false)",
         "background": "the rounds wait for this job",
         "measured (ms)": _UNMEASURED,
         "lowest fairness": "no link was shared",
@@ -270,7 +274,7 @@ def _sheet(
 
 def _summary_columns(over: Sequence[str]) -> list[str]:
     baseline = quoted(over[0]) if len(over) == 1 else "the baseline"
-    times = ["mean (ms)", "95 % interval", "lower bound (ms)", "reconfiguration (ms)", "total (s)"]
+    times = ["mean (ms)", "95 % interval", "lower bound (ms)", _RECONFIGURATION, "total (s)"]
     return ["engine", "setting", "mode", "collectives", *times, f"gain over {baseline}, 95 % interval"]
 
 
@@ -383,8 +387,8 @@ def _line(point: PointRows, summary: Summary, over_base: Interval | None, *, is_
     """Return a point's line of the summary; `is_baseline`: gains are over this point."""
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
     line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3)]
-    changed_s = reconfigurations_of(point.rows, point.engine).mean_s
-    line += [_ms(float(point.rows["bound_s"].mean())), _ms(changed_s), f"{summary.total_s.value:,.3f}"]
+    changes = reconfigurations_of(point.rows, point.engine).words
+    line += [_ms(float(point.rows["bound_s"].mean())), changes, f"{summary.total_s.value:,.3f}"]
     if over_base is None:
         return [*line, BASELINE if is_baseline else ""]
     return [*line, f"{fixed(over_base.value * 100, 1)} % {bracketed(over_base, 100, 1)}"]

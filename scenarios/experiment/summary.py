@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
 from analysis.results.paragraphs import About, Paragraph, those_about
-from analysis.results.reader import Reconfigurations, choices_of, reconfigurations_of
+from analysis.results.reader import Choices, Reconfigurations, choices_of, reconfigurations_of
 from analysis.results.rows import Point
 from analysis.statistics.answer import answer, winners
 from analysis.statistics.bound_words import ANY, MARK, SHARED, bound_words, is_mixed
@@ -130,7 +130,7 @@ class PointResult:
     fifo queues on collectives without faults. Each is None where it does not exist. `jobs` are the jobs of its rounds,
     and `faults` the faults that were injected. `training` describes the iterations if the collective is training, and
     `budget` compares the times with the budget if there is one. `choices` are, of a mode that decides by itself when to
-    choose, before how many collectives it re-routed and re-embedded. `referees_s` are the means of the references in
+    choose, how often it re-routed and re-embedded. `referees_s` are the means of the references in
     `run.referees`, by column.
     """
 
@@ -145,7 +145,7 @@ class PointResult:
     fifo: Fifo | None = None
     training: TrainingResult | None = None
     budget: BudgetResult | None = None
-    choices: tuple[int, int] | None = None
+    choices: Choices | None = None
     referees_s: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -485,7 +485,8 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     if point.budget is not None:
         bound |= asdict(point.budget)
     if point.choices is not None:
-        bound |= dict(zip(("rerouted", "reembedded"), point.choices, strict=True))
+        names = ("rerouted", "reembedded", "rerouted_to_same", "reembedded_to_same")
+        bound |= dict(zip(names, point.choices, strict=True))
     return (
         which
         | values
@@ -755,9 +756,7 @@ def _choices(results: Sequence[ConfigResult]) -> Paragraph:
     for result in results:
         for point in result.points:
             if point.choices is not None:
-                rerouted, reembedded = point.choices
-                of = f"of {point.summary.collectives - (0 in result.config.collective.numbers):,}"
-                what = f"re-routed {rerouted:,}, re-embedded {reembedded:,} {of}"
+                what = point.choices.words(point.summary.collectives - (0 in result.config.collective.numbers))
                 lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {what}")
     what = "policies that decide by themselves re-routed and re-embedded"
     heading = f"before how many collectives after the first one {what}"
@@ -882,23 +881,6 @@ def _fifo_cell(cell: Callable[[Fifo], str]) -> "_Cell":
     return lambda _, point: "" if point.fifo is None else cell(point.fifo)
 
 
-def _reconfiguration(point: PointResult) -> str:
-    """Return the time of a point's first reconfiguration, which opens all connections, and the mean time of those that
-    changed something, with how many they were, and how often paths changed if they did, but not each time."""
-    if point.changes is None:
-        return ""
-    first_s, count, of_paths = point.changes.first_s, point.changes.count, point.changes.of_paths
-    told = [f"{_ms_of(first_s)} at first"] * (first_s is not None)
-    if count:
-        paths = f", paths {_times(of_paths)}" * (0 < of_paths < count)
-        told.append(f"{_ms_of(point.changes.mean_s)}, {_times(count)}{paths}")
-    return "; ".join(told)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
-
-
 def _referee_cell(name: str) -> "_Cell":
     return lambda _, point: _ms_of(point.referees_s.get(name))
 
@@ -958,7 +940,7 @@ _OPTIONAL_COLUMNS: Sequence[_Column] = (
     ),
     _Column(
         "reconfiguration",
-        lambda _, point: _reconfiguration(point),
+        lambda _, point: "" if point.changes is None else point.changes.words,
         lambda result, _: _why_no_change(result),
         "reconfiguration (ms), how often",
     ),
