@@ -764,10 +764,10 @@ def _choices(results: Sequence[ConfigResult]) -> Paragraph:
 
 
 def _jobs(results: Sequence[ConfigResult]) -> Paragraph:
-    """Return the mean times of all jobs, measured and predicted, unless a job is its whole round."""
-    lines = []
-    for result in results:
-        for point in filter(_tells_more, result.points):
+    """Return the mean times of all jobs, measured and predicted, unless each is its whole round."""
+    lines, is_told = [], any(_tells_more(point) for result in results for point in result.points)
+    for result in results if is_told else ():
+        for point in (one for one in result.points if one.jobs):
             jobs = (
                 f"{job.name}{' (background)' * job.background} {job.mean_s * 1e3:,.3f} ms"
                 + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * (result.engine != "model")
