@@ -41,6 +41,7 @@ from analysis.figures.run_points import (
 from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.results.reader import Run, choices_of, open_run, reconfigurations_of
 from analysis.statistics.answer import answer, winners
+from analysis.statistics.block_notes import few_blocks_sentence
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.contests import BASELINE, MODE, Place, Setting, baselines_of, contests_of
 from analysis.statistics.fault_costs import (
@@ -186,6 +187,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         most_figures=MAX_FIGURES,
         summary=_sheet(_summary_columns(over), summary, 3, _WHY_EMPTY),
         no_intervals=reasons(intervals),
+        few_blocks=few_blocks_sentence(intervals),
         choices=_sheet(_CHOICES, [*_choices(all_points)], 3),
         jobs=_sheet(_JOBS, [*_jobs(run, configurations)], 5, _WHY_EMPTY),
         queued=_sheet(_FIFO, queued, 2, _WHY_EMPTY),

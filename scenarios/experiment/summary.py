@@ -21,6 +21,7 @@ from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.results.reader import Choices, Reconfigurations, choices_of, reconfigurations_of
 from analysis.results.rows import Point
 from analysis.statistics.answer import answer, winners
+from analysis.statistics.block_notes import few_blocks_sentence
 from analysis.statistics.bound_words import ANY, MARK, SHARED, bound_words, is_mixed
 from analysis.statistics.claims import (
     ABOUT,
@@ -44,7 +45,7 @@ from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, is_bound_of_shared, link_bytes
-from scenarios.experiment.ecmp import HASH_SEEDS, EcmpGain, lines_of
+from scenarios.experiment.ecmp import HASH_SEEDS, EcmpGain, lines_of, why_none
 from scenarios.experiment.fault_results import heading, with_errors
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.labels import setting_of
@@ -407,6 +408,8 @@ def as_json(
     if fidelity is not None:
         numbers = {name: value for name, value in asdict(fidelity).items() if value is not None}
         answer["fidelity"] = numbers | {"holds": fidelity.holds, "warnings": list(fidelity.warnings)}
+    if few := few_blocks_sentence(_intervals(results)):
+        answer["few_blocks"] = few
     if unmeasured is not None:
         answer["unmeasured"] = unmeasured
     if struck := _pooled_faults(results):
@@ -422,7 +425,7 @@ def as_json(
                 "gains": one.gains,
                 "gains_low": [None if each.why else each.low for each in one.intervals],
                 "gains_high": [None if each.why else each.high for each in one.intervals],
-                "no_interval": next((each.why for each in one.intervals if each.why), None),
+                "no_interval": next((why_none(each) for each in one.intervals if each.why), None),
                 "median_gain": one.median,
             }
             for one in ecmp
@@ -612,7 +615,8 @@ _INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "g
 
 
 def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
-    """Return the ends of the 95 % intervals, None if there is no interval, and then why not."""
+    """Return the ends of the 95 % intervals, None if there is no interval, and then why not; and on how many
+    independent blocks of collectives those of the mean and of the gain rest."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends: list[float] = []
     for interval in intervals:
@@ -620,11 +624,16 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
     fields: dict[str, Any] = {
         name: None if math.isnan(end) else end for name, end in zip(_INTERVAL_ENDS, ends, strict=True)
     }
+    blocks = {
+        name: round(one.blocks, 1)
+        for name, one in (("blocks", point.summary.mean_s), ("gain_blocks", point.gain))
+        if one is not None and math.isfinite(one.blocks)
+    }
     missing = {
         "no_interval": point.summary.mean_s.why,
         "no_gain_interval": "" if point.gain is None else point.gain.why,
     }
-    return fields | {name: why for name, why in missing.items() if why}
+    return fields | blocks | {name: why for name, why in missing.items() if why}
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
@@ -680,6 +689,7 @@ def paragraphs_of(
         Paragraph(about=About.ANSWER, lines=answer_lines),
         Paragraph(about=About.FIDELITY, lines=tuple(str(run_fidelity).splitlines() if run_fidelity else ())),
         Paragraph(about=About.EMPTY, lines=tuple(_empty_lines(results))),
+        Paragraph(about=About.BLOCKS, lines=tuple(filter(None, [few_blocks_sentence(_intervals(results))]))),
         Paragraph(about=About.BOUNDS, lines=tuple(_bound_lines(results))),
         _choices(results),
         _jobs(results),
@@ -744,10 +754,14 @@ def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
 def _empty_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     """Yield why there are no intervals, with the modes that have none for this reason, and why other cells are
     empty."""
-    points = [point for result in results for point in result.points]
-    intervals = [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
-    yield from (f"[-]: {each}" for each in reasons(intervals))
+    yield from (f"[-]: {each}" for each in reasons(_intervals(results)))
     yield from _table(results)[1]
+
+
+def _intervals(results: Sequence[ConfigResult]) -> list[tuple[str, Interval | None]]:
+    """Return the intervals of the table with their modes."""
+    points = [point for result in results for point in result.points]
+    return [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
 
 
 def _choices(results: Sequence[ConfigResult]) -> Paragraph:
