@@ -79,8 +79,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _reading() -> str:
     """Return what reading a scenario is doing: the model may choose pieces at many points."""
-    begun = choices_begun()
-    return f"choosing collective.pieces, number {begun:,}" if begun else "reading the scenario"
+    begun, expected = choices_begun()
+    return f"choosing collective.pieces, number {begun:,} of {expected:,}" if begun else "reading the scenario"
 
 
 def _tell(notes: Iterable[str]) -> None:
