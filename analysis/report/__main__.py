@@ -53,6 +53,7 @@ from analysis.statistics.fault_costs import (
     told,
 )
 from analysis.statistics.fidelity import fifo_of, percentage
+from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, summarise
 from analysis.statistics.job_times import series_of_jobs
@@ -224,7 +225,8 @@ def _answer(
         lambda index: _most_at_a_time(by_index[index]),
     )
     drawn = drawn_sentence((one.fabric, one.conditions) for one in configurations)
-    return " ".join(filter(None, [answer(settings, times, jobs), drawn, grain, without_words(points)]))
+    when = gain_times_sentence(settings, times, {one.index: one.conditions for one in configurations})
+    return " ".join(filter(None, [answer(settings, times, jobs), when, drawn, grain, without_words(points)]))
 
 
 def _notes(configurations: Sequence[Configuration]) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from analysis.statistics.contests import BASELINE, MODE, Place, Setting, baselin
 from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.fault_costs import RECOVERY, FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
+from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.job_times import series_of_jobs
@@ -637,8 +638,8 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell which
-    rates are random, and which faults predicted times are without."""
+    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell when
+    it gains if conditions are recorded, which rates are random, and which faults predicted times are without."""
     times = _times_by_engine(results)
     jobs = {
         (result.engine, Place(result.index, point.mode)): series_of_jobs(
@@ -656,7 +657,9 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         lambda index: configs[index].workload.algorithm,
         lambda index: _most_at_a_time(configs[index]),
     )
-    return " ".join(filter(None, [answer(settings, times, jobs), drawn, grain, unmodelled_sentence(modelled)]))
+    when = gain_times_sentence(settings, times, {index: config.conditions for index, config in configs.items()})
+    said = [answer(settings, times, jobs), when, drawn, grain, unmodelled_sentence(modelled)]
+    return " ".join(filter(None, said))
 
 
 def _times_by_engine(results: Sequence[ConfigResult]) -> dict[tuple[str, Place], Series]:
