@@ -322,11 +322,15 @@ def gain_through(third: Series | None, slower: Series, faster: Series, *, confid
 
 
 def reasons(intervals: Iterable[tuple[str, Interval | None]]) -> list[str]:
-    """Return why intervals are missing, each with the names of those that are: "too few ... (base, joint)"."""
+    """Return why intervals are missing, each with the names of those that are: "too few ... (base, joint)"; a name that
+    all intervals have tells nothing."""
     names: dict[str, dict[str, None]] = {}
-    for name, interval in intervals:
+    known = list(intervals)
+    for name, interval in known:
         if interval is not None and interval.why:
             names.setdefault(interval.why, {})[name] = None
+    if len({name for name, _ in known}) == 1:
+        return [*names]
     return [f"{why} ({', '.join(those)})" for why, those in names.items()]
 
 
