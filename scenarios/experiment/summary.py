@@ -446,7 +446,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
         | times
         | _setting_fields(index, config)
         | _transfer_fields(config)
-        | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "bound_of", "critical_path"))
+        | dict.fromkeys((*_INTERVAL_ENDS, *_BLOCKS, "mean_bound_s", "bound_of", "critical_path"))
         for engine, configs in plans
         for index, config in enumerate(configs)
         if not config.program.is_given  # a program has no points
@@ -612,6 +612,7 @@ def _numbered(faults: Iterable[FaultResult]) -> Iterator[tuple[str, FaultResult]
         yield (str(one.number) if one.number else f"undeclared.{next(undeclared)}"), one
 
 
+_BLOCKS = ("blocks", "gain_blocks")
 _INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low", "gain_high")
 
 
@@ -626,9 +627,8 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
         name: None if math.isnan(end) else end for name, end in zip(_INTERVAL_ENDS, ends, strict=True)
     }
     blocks = {
-        name: round(one.blocks, 1)
-        for name, one in (("blocks", point.summary.mean_s), ("gain_blocks", point.gain))
-        if one is not None and math.isfinite(one.blocks)
+        name: None if one is None or math.isinf(one.blocks) else round(one.blocks, 1)
+        for name, one in zip(_BLOCKS, (point.summary.mean_s, point.gain), strict=True)
     }
     missing = {
         "no_interval": point.summary.mean_s.why,
