@@ -31,7 +31,8 @@ BATCH = 5000
 
 _AHEAD = 4  # batches queued per process, as writing the results of a point takes some time
 _CELLS = 1 << 20  # rates per batch: bounds the memory by smaller batches for large fabrics
-_TRANSFERS = 2_000_000  # per batch, so that it takes a second or two
+TRANSFERS = 2_000_000
+"""Transfers per batch, so that it takes a second or two: progress is told by batches."""
 _SHARED = 8  # transfers that one counts for if flows share links: so much longer it takes
 
 Floats = npt.NDArray[np.float64]
@@ -71,10 +72,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Model:
-    """The engine of the timing model, on `jobs` processes or other `executors`, in batches of about `batch` rows."""
+    """The engine of the timing model, on `jobs` processes or other `executors`, in batches of about `batch` rows, or of
+    fewer with about so many `transfers`."""
 
     jobs: int = 1
     batch: int = BATCH
+    transfers: int = TRANSFERS
     executors: Executors = processes
     name: ClassVar[str] = "model"
 
@@ -98,7 +101,7 @@ class Model:
             return 1
         # If a batch begins with a re-embedding, it needs no conditions of earlier collectives.
         links = sum(gpus * gpus for gpus in config.fabric.gpus_per_site)
-        batch = max(1, min(self.batch, _CELLS // links, _TRANSFERS // _effort(config)))
+        batch = max(1, min(self.batch, _CELLS // links, self.transfers // _effort(config)))
         every = config.collective.reembed_every
         return batch // every * every or batch
 
