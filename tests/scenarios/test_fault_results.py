@@ -109,7 +109,7 @@ def test_a_stored_fault_without_a_predicted_cost_is_not_called_predicted():
     """Runs of earlier versions have "predicted" in both rows, and NaN for a cost that is not known."""
     row = {"engine": "model", "setting": 0, "mode": "base", "number": 1, "what": "link s0b0-s1b0 down"}
     row |= {"at_collective": 3, "outcome": "predicted", "detected_s": math.nan, "recovered_s": math.nan}
-    row |= {"cost_collectives": 0}
+    row |= {"cost_collectives": 0, "lasting_cost_s": math.nan, "costs": None}
     (both,) = faults_by_point([row | {"cost_s": 0.01}, row | {"cost_s": math.nan}]).values()
     assert [(one.outcome, one.cost_s) for one in both] == [("predicted", 0.01), ("not predicted", None)]
 
