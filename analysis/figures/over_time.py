@@ -24,7 +24,7 @@ from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import Configuration, PointRows, Points
 from analysis.figures.style import FAINT, MODE_STYLES, dashed_style, line, marker, time_unit
 from analysis.results.reader import Run
-from analysis.statistics.fault_costs import PREDICTED, FaultResult, chance, faults_by_point, some_collectives, told
+from analysis.statistics.fault_costs import FaultResult, chance, faults_by_point, some_collectives, told
 from analysis.statistics.number_words import fixed
 from topologies.conditions.sampler import sampler
 from topologies.conditions.timed import Timed
@@ -322,7 +322,7 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
     of_points = told(faults_by_point(run.faults.to_dict("records")))
     for point, faults in sorted(of_points.items(), key=lambda one: [*MODE_STYLES].index(one[0].mode)):
         for one in faults if point.setting == configuration.index else ():
-            key = one.at_collective, one.what, one.outcome == PREDICTED
+            key = one.at_collective, one.what, not one.is_measured
             alike.setdefault(key, []).append((point.mode, one))
     for number, ((at, what, is_predicted), results) in enumerate(sorted(alike.items(), key=lambda one: one[0])):
         if number == _COSTS:

@@ -6,9 +6,23 @@ them. With the environment variable LONGHAUL_COMPILE=0 the same source runs as p
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., object])
+
+
+FLUID = Path(__file__).with_name("fluid_jit.py")
+"""The module of flows that share links: compiling it takes a minute, several on a busy machine."""
+
+
+def awaits_compiling(module: Path) -> bool:
+    """Return whether the first use of a module with compiled code will compile it, or is compiling it: numba's cache
+    beside it has none of its functions yet, or those of an earlier source."""
+    if os.environ.get("LONGHAUL_COMPILE") == "0":
+        return False
+    cached, changed_s = module.parent / "__pycache__", module.stat().st_mtime
+    return not any(index.stat().st_mtime >= changed_s for index in cached.glob(f"{module.stem}.*.nbi"))
 
 
 def compiled(function: Function, **options: bool) -> Function:

@@ -42,6 +42,7 @@ from analysis.figures.style import MODE_STYLES
 from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.results.reader import Run, choices_of, open_run, reconfigurations_of
 from analysis.statistics.answer import answer, winners
+from analysis.statistics.block_notes import few_blocks_sentence
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.contests import BASELINE, MODE, Place, Setting, baselines_of, contests_of
 from analysis.statistics.fault_costs import (
@@ -54,10 +55,11 @@ from analysis.statistics.fault_costs import (
     told,
 )
 from analysis.statistics.fidelity import fifo_of, percentage
+from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, summarise
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.number_words import bracketed, ends, fixed
+from analysis.statistics.number_words import bracketed, ends, fixed, quoted
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
@@ -77,7 +79,10 @@ REPORT = "report.html"
 _NONE = "-"  # in a cell that has nothing to tell
 _NO_INTERVAL = "[-]"
 _EMPTY = ("", _NONE)
-_CHOICES = ("engine", "setting", "mode", "collectives", "re-routed", "re-embedded")
+_CHOICES = (
+    *("engine", "setting", "mode", "collectives", "re-routed", "re-embedded"),
+    *("to the paths in force", "to the ring in force"),
+)
 _JOBS = ("engine", "setting", "mode", "job", "background", "rounds", "measured (ms)", "predicted (ms)")
 _FIFO = (
     *("setting", "mode", "collectives", "collectives' times", "transfers' times", "drops", "MB retransmitted"),
@@ -88,21 +93,22 @@ _FAULTS = (
     *("lasting part (ms)", "by collective (ms)", "attempts lost", "bytes again"),
 )
 _POOLED_FAULTS = ("engine", "setting", "mode", "fault", "at collective", "mean cost")
+_RECONFIGURATION = "reconfiguration (ms), how often"
 _UNMEASURED = "it was not measured"
 _WHY_EMPTY = MappingProxyType(
     {
         "lower bound (ms)": "none is known for this kind of collective",
-        "reconfiguration (ms)": "nothing was changed after the first collective, or the time of changes is not counted",
+        _RECONFIGURATION: "nothing was changed, or the time of changes is not counted (control.counted = false)",
         "background": "the rounds wait for this job",
         "measured (ms)": _UNMEASURED,
         "lowest fairness": "no link was shared",
         "on link": "no link was shared",
         "detected (ms)": "it was never detected, or not measured",
         "recovered (ms)": "nothing was recovered, or not measured",
-        "cost (ms)": "the time without the fault is not predicted",
+        "cost (ms)": "it is not predicted, or the time without the fault is not",
         "lasting part (ms)": "an earlier version did not store it, or the whole cost is predicted",
         "by collective (ms)": "the fault hit one collective, or an earlier version did not store it",
-        "mean cost": "the time without the fault is not predicted",
+        "mean cost": "it is not predicted, or the time without the fault is not",
         "attempts lost": _UNMEASURED,
         "bytes again": _UNMEASURED,
     }
@@ -187,6 +193,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         most_figures=MAX_FIGURES,
         summary=_sheet(_summary_columns(over), summary, 3, _WHY_EMPTY),
         no_intervals=reasons(intervals),
+        few_blocks=few_blocks_sentence(intervals),
         choices=_sheet(_CHOICES, [*_choices(all_points)], 3),
         jobs=_sheet(_JOBS, [*_jobs(run, configurations)], 5, _WHY_EMPTY),
         queued=_sheet(_FIFO, queued, 2, _WHY_EMPTY),
@@ -223,7 +230,8 @@ def _answer(
         lambda index: _most_at_a_time(by_index[index]),
     )
     drawn = drawn_sentence((one.fabric, one.conditions) for one in configurations)
-    return " ".join(filter(None, [answer(settings, times, jobs), drawn, grain, without_words(points)]))
+    when = gain_times_sentence(settings, times, {one.index: one.conditions for one in configurations})
+    return " ".join(filter(None, [answer(settings, times, jobs), when, drawn, grain, without_words(points)]))
 
 
 def _notes(configurations: Sequence[Configuration]) -> tuple[str, ...]:
@@ -274,8 +282,8 @@ def _sheet(
 
 
 def _summary_columns(over: Sequence[str]) -> list[str]:
-    baseline = over[0] if len(over) == 1 else "the baseline"
-    times = ["mean (ms)", "95 % interval", "lower bound (ms)", "reconfiguration (ms)", "total (s)"]
+    baseline = quoted(over[0]) if len(over) == 1 else "the baseline"
+    times = ["mean (ms)", "95 % interval", "lower bound (ms)", _RECONFIGURATION, "total (s)"]
     return ["engine", "setting", "mode", "collectives", *times, f"gain over {baseline}, 95 % interval"]
 
 
@@ -388,8 +396,8 @@ def _line(point: PointRows, summary: Summary, over_base: Interval | None, *, is_
     """Return a point's line of the summary; `is_baseline`: gains are over this point."""
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
     line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3)]
-    changed_s = reconfigurations_of(point.rows, point.engine).mean_s
-    line += [_ms(float(point.rows["bound_s"].mean())), _ms(changed_s), f"{summary.total_s.value:,.3f}"]
+    changes = reconfigurations_of(point.rows, point.engine).words
+    line += [_ms(float(point.rows["bound_s"].mean())), changes, f"{summary.total_s.value:,.3f}"]
     if over_base is None:
         return [*line, BASELINE if is_baseline else ""]
     return [*line, f"{fixed(over_base.value * 100, 1)} % {bracketed(over_base, 100, 1)}"]

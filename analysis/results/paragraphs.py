@@ -7,12 +7,14 @@ from enum import StrEnum
 
 class About(StrEnum):
     """What a paragraph is about. `NOTES` are told before the run, `EMPTY` is why cells of the table have no number,
-    `LACKING` what failed or was not measured, and `ECMP` what that alone would gain."""
+    `BLOCKS` which intervals rest on few blocks of collectives, `LACKING` what failed or was not measured, and `ECMP`
+    what that alone would gain."""
 
     NOTES = "notes"
     ANSWER = "answer"
     FIDELITY = "fidelity"
     EMPTY = "empty cells"
+    BLOCKS = "few blocks"
     BOUNDS = "bounds"
     CHOICES = "choices"
     JOBS = "jobs"

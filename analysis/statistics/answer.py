@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from types import MappingProxyType
 
-import numpy as np
-
 from analysis.statistics.contests import (
     MODE,
     Contest,
     Place,
     Repetition,
     Setting,
+    as_in_sentences,
     contests_of,
-    named_by_routing,
     pooled_by_seeds,
     repetition_of,
     repetitions,
@@ -26,6 +24,7 @@ from analysis.statistics.intervals import (
     FEW,
     Interval,
     Series,
+    are_equal,
     gain_through,
     shared,
     summarise,
@@ -111,7 +110,7 @@ def answer(
     If both engines ran a contest, the measured times count, unless the model has more collectives and all faults.
     Points without times are left out.
     """
-    told = judged(named_by_routing(contests_of(settings)), times)
+    told = judged(as_in_sentences(contests_of(settings)), times)
     of_jobs = job_sentence(settings, jobs, follows=bool(told))
     if not told:
         return of_jobs or _alone(settings, times)
@@ -136,7 +135,7 @@ def winners(
     settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]
 ) -> list[tuple[str, Place, tuple[Place, ...]]]:
     """Return the name and a point of the fastest in each contest of the sentence, and all points of the contest."""
-    measured = (_with_times(each, times) for each in contests_of(settings) if each.is_rivalry)
+    measured = (_with_times(each, times) for each in as_in_sentences(contests_of(settings)) if each.is_rivalry)
     found = [(one.contest, verdict_of(one.contest, one.times).best) for one in measured if one is not None]
     return [(best, next(iter(contest.places[best].values())), contest.all_places) for contest, best in found]
 
@@ -151,7 +150,7 @@ def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: in
     best, others = order[0], order[1:]
     third = series.get(contest.baseline)
     over = {name: _gain(series[name], series[best], third) for name in others}
-    equal = tuple(name for name in others if _are_equal(series[name], series[best]))
+    equal = tuple(name for name in others if are_equal(series[name], series[best]))
     differing = [name for name in others if name not in equal]
     following = differing[0] if differing else None
     is_baseline = best == contest.baseline or contest.baseline in equal
@@ -178,11 +177,6 @@ def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: in
 def _gain(slower: Series, faster: Series, third: Series | None, *, confidence: float = 0.95) -> Interval:
     found = gain_through(third, slower, faster, confidence=confidence)
     return Interval(value=math.nan, low=math.nan, high=math.nan, why=FEW) if found is None else found
-
-
-def _are_equal(one: Series, other: Series) -> bool:
-    same = one.completion_s.shape == other.completion_s.shape
-    return same and bool(np.allclose(one.completion_s, other.completion_s, rtol=ROUNDING, atol=0))
 
 
 def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> Measured | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from analysis.statistics.intervals import Interval, Series, gain_through, shared
+from analysis.statistics.intervals import Interval, Series, are_equal, gain_through, shared
 
 PAPER_ORDER = ("base", "ccl", "wan", "joint")
 PAPER_JOINT_GAIN = 0.33
@@ -46,6 +46,8 @@ _LATER_KEYS: Mapping[str, tuple[Any, ...]] = {  # allowed values of keys that ru
     "job": ([],),
     "class": ([],),
 }
+SAME = "="
+"""The sign between alternatives that take the same times."""
 NOT_SHARED = "no collective is in all of them"
 """Why an order is not tested where modes have no collective in common."""
 _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
@@ -55,10 +57,10 @@ _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 class ClaimResults:
     """The outcome of the tests at one point: `order` has the modes from slowest to fastest.
 
-    `relations[i]` compares `order[i]` with `order[i + 1]`: ">" if the confidence interval of their difference excludes
-    zero, "~" if it includes zero, "?" if there is none, for the reason `untested`; `steps[i]` is that difference, the
-    gain of the faster one. `order_holds` and `joint_holds` say whether the paper's claims hold; they are None if not
-    all modes of the claim were run, or if the intervals leave it open.
+    `relations[i]` compares `order[i]` with `order[i + 1]`: "=" if both take the same times, ">" if the confidence
+    interval of their difference excludes zero, "~" if it includes zero, "?" if there is none, for the reason
+    `untested`; `steps[i]` is that difference, the gain of the faster one. `order_holds` and `joint_holds` say whether
+    the paper's claims hold; they are None if not all modes of the claim were run, or if the intervals leave it open.
     """
 
     order: tuple[str, ...]
@@ -70,10 +72,15 @@ class ClaimResults:
 
     @property
     def order_text(self) -> str:
-        """The order as text: "base > wan ~ ccl > joint", or, if no difference has an interval, the names alone."""
-        if self.relations and {*self.relations} == {"?"}:
-            return f"{', '.join(self.order)} (not tested: {self.untested})"
-        return self.order[0] + "".join(f" {r} {mode}" for r, mode in zip(self.relations, self.order[1:], strict=True))
+        """The order as text: "base > wan ~ ccl > joint", or, if no difference has an interval, the names with commas:
+        "base, ccl = wan, joint (not tested: ...)"."""
+        if "?" in self.relations and {*self.relations} <= {"?", SAME}:
+            return f"{self._joined({'?': ','})} (not tested: {self.untested})"
+        return self._joined({})
+
+    def _joined(self, signs: Mapping[str, str]) -> str:
+        between = [f"{'' if signs.get(one) == ',' else ' '}{signs.get(one, one)} " for one in self.relations]
+        return self.order[0] + "".join(f"{sign}{mode}" for sign, mode in zip(between, self.order[1:], strict=True))
 
 
 def is_paper_configuration(values: Mapping[str, Any], modes: Collection[str]) -> bool:
@@ -116,12 +123,14 @@ def claims(times: Mapping[str, Series], baseline: str = "base") -> ClaimResults:
     order = tuple(sorted(times, key=lambda mode: -float(times[mode].completion_s.sum())))
     third = times.get(baseline)
     steps = [_gain(times[slower], times[faster], third) for slower, faster in pairwise(order)]
+    equal = [are_equal(times[slower], times[faster]) for slower, faster in pairwise(order)]
     joint = _gain(times["base"], times["joint"]) if {"base", "joint"} <= set(times) else None
+    relations = tuple(SAME if same else _relation(step) for same, step in zip(equal, steps, strict=True))
     return ClaimResults(
         order=order,
-        relations=tuple(map(_relation, steps)),
+        relations=relations,
         steps=tuple(steps),
-        untested=next((step.why for step in steps if step.why), ""),
+        untested=next((step.why for one, step in zip(relations, steps, strict=True) if one == "?"), ""),
         order_holds=_order_holds(times),
         joint_holds=None if joint is None else _about(joint),
     )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from analysis.statistics.intervals import Series, pooled_repetitions
 from analysis.statistics.jobs_in_words import JOINED, Job, told_apart
+from analysis.statistics.number_words import quoted
 
 JOBS = "job"
 """The key of the jobs of a round."""
@@ -205,22 +206,24 @@ def repetitions(settings: Iterable[Setting]) -> list[tuple[Setting, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def named_by_routing(contests: Sequence[Contest]) -> tuple[Contest, ...]:
-    """Return contests in which base tells how its flows are routed, "base (ECMP)", if not over fixed paths and alike in
-    all of them."""
+def as_in_sentences(contests: Sequence[Contest]) -> tuple[Contest, ...]:
+    """Return contests whose alternatives have names that a sentence can list: of several values in quotes. Base tells
+    how its flows are routed, "base (ECMP)", if not over fixed paths and alike in all contests."""
     routings = {_routing_of(one) for one in contests}
     (routing,) = routings if len(routings) == 1 else ("",)
-    if not routing:
-        return tuple(contests)
-    name = f"{_FIXED} ({_ROUTINGS[routing]})"
+    base = f"{_FIXED} ({_ROUTINGS[routing]})" if routing else _FIXED
     return tuple(
-        replace(
-            one,
-            places={name if mode == _FIXED else mode: by_seed for mode, by_seed in one.places.items()},
-            baseline=name if one.baseline == _FIXED else one.baseline,
-            hashed=tuple(name if mode == _FIXED else mode for mode in one.hashed),
-        )
-        for one in contests
+        _renamed(one, {name: base if name == _FIXED else quoted(name) for name in one.places}) for one in contests
+    )
+
+
+def _renamed(contest: Contest, names: Mapping[str, str]) -> Contest:
+    return replace(
+        contest,
+        places={names[name]: by_seed for name, by_seed in contest.places.items()},
+        baseline=names[contest.baseline],
+        hashed=tuple(names[name] for name in contest.hashed),
+        numbers=None if contest.numbers is None else {names[name]: at for name, at in contest.numbers.items()},
     )
 
 

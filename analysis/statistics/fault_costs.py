@@ -1,7 +1,7 @@
 """What each fault of a point cost, in words: measured, or predicted where nothing was measured; seeds are pooled.
 
-The records are the rows of faults.parquet. Those of the engine "model" have the outcome `PREDICTED`: a predicted cost,
-or none, and no times of detection and recovery.
+The records are the rows of faults.parquet. Those of the engine "model" have the outcome `PREDICTED` with a predicted
+cost, or `NOT_PREDICTED` without one, and no times of detection and recovery.
 """
 
 import math
@@ -19,9 +19,9 @@ from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import list_first
 from topologies.units import format_delay
 
-PREDICTED = "predicted"
-"""The outcome of a fault of a point that was only predicted."""
-UNPREDICTED = "no cost is predicted, as the model has no time of detection, losses or failed attempts"
+PREDICTED, NOT_PREDICTED = "predicted", "not predicted"
+"""The outcomes of a fault of a point that was not measured: with a predicted cost, and without one."""
+_WHY_NOT = "the model has no time of detection, losses or failed attempts"
 _MOST_SEEDS = 4
 _RESOLUTION_S = 1e-9  # of measured times
 _SOON_S = 1e-6  # the shortest time of a recovery that is told
@@ -64,6 +64,11 @@ class FaultResult:
     collectives: int | None = None
 
     @property
+    def is_measured(self) -> bool:
+        """Whether the fault was injected, and its outcome measured."""
+        return self.outcome not in (PREDICTED, NOT_PREDICTED)
+
+    @property
     def words(self) -> str:
         """The fault in words, such as "agent 1 killed in collective 2: recovered after 12 ms, cost 10.5 ms"."""
         return FaultCost(results=(self,)).words
@@ -101,10 +106,10 @@ class FaultCost:
     @property
     def outcome(self) -> str:
         """How the fault ended, and what it cost, in words."""
-        first, is_predicted = self.results[0], self.results[0].outcome == PREDICTED
-        cost = self.cost_words
-        if is_predicted:
-            return UNPREDICTED if cost is None else f"predicted cost {cost}{some_collectives(first.collectives)}"
+        first, cost = self.results[0], self.cost_words
+        if not first.is_measured:
+            some = some_collectives(first.collectives)
+            return f"{NOT_PREDICTED}, as {_WHY_NOT}" if cost is None else f"{PREDICTED} cost {cost}{some}"
         counts = Counter(one.outcome for one in self.results)
         if first.what.endswith(_DOWN) and {*counts} == {_RECOVERED} and (cost or "").startswith(_NOTHING):
             return f"without effect on the time, cost {cost}"
@@ -178,6 +183,7 @@ class PointCosts:
                 "number": one.results[0].number,
                 "what": one.results[0].what,
                 "at_collective": one.results[0].at_collective,
+                "outcomes": sorted({each.outcome for each in one.results}),
                 "seeds": len(one.results),
                 "mean_cost_s": None if cost is None else cost.value,
                 "mean_lasting_cost_s": one.lasting_cost_s,
@@ -202,6 +208,8 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
         costs = record["costs"]  # a list, an array, or nothing
         values["costs"] = None if costs is None or isinstance(costs, float) else tuple(map(dict, costs))
         values["collectives"] = record["cost_collectives"] or None
+        if values["outcome"] == PREDICTED and values["cost_s"] is None:  # as runs of earlier versions have it
+            values["outcome"] = NOT_PREDICTED
         found[point] = (*found.get(point, ()), FaultResult(**values))
     return found
 

@@ -20,7 +20,7 @@ interval, and `Interval.why` says why not. A test checks the coverage of all oth
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -62,17 +62,23 @@ _UNCORRELATED = 0.2  # times of a trace count as uncorrelated up to this autocor
 _COLLECTIVES_A_RATIO = 0.5  # that conditions need to show slow links, as a share of a link's highest / lowest rate
 _SKEWNESS = 0.2  # that such conditions may have without that number, as skewness / root of the number
 _ROUNDING = 1e-12
+SAME_TIME = 1e-9
+"""Smaller differences, as shares of a time, are rounding errors of sums."""
 _A_REPETITION = 1 << 40  # which is added to the numbers of the collectives of a further seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """An estimate and the bounds of its confidence interval; without one, the bounds are NaN, and `why` says why."""
+    """An estimate and the bounds of its confidence interval; without one, the bounds are NaN, and `why` says why.
+
+    `blocks` is how many independent blocks of collectives it is made from, of equal size; infinite if it has none.
+    """
 
     value: float
     low: float
     high: float
     why: str = ""
+    blocks: float = field(default=math.inf, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +182,12 @@ def shared(series: Sequence[Series]) -> list[Series] | None:
     return [other.rows(np.searchsorted(other.number, common)) for other in series]
 
 
+def are_equal(one: Series, other: Series) -> bool:
+    """Return whether two series over the same collectives have the same times, but for rounding errors of sums."""
+    same = one.completion_s.shape == other.completion_s.shape
+    return same and bool(np.allclose(one.completion_s, other.completion_s, rtol=SAME_TIME, atol=0))
+
+
 def pooled(repetitions: Mapping[int, Series]) -> Series:
     """Return the times of one point with several seeds, by the number of the seed, as one series.
 
@@ -263,23 +275,24 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95, least_blocks: 
     of_base, of_mode = blocks.times
     base_s, mode_s = of_base.by_block, of_mode.by_block
     value = 1 - float(mode_s.sum() / base_s.sum())
+    without = Interval(value=value, low=math.nan, high=math.nan, blocks=blocks.number)
     # The ratio with the more variable times in its numerator has the residuals that the transformation suits better.
     if _variation(of_mode.by_collective) >= _variation(of_base.by_collective):
         ratio = _ratio(blocks, of_mode, of_base, confidence)
-        interval = Interval(value=value, low=1 - ratio.high, high=1 - ratio.low, why=ratio.why)
+        interval = replace(ratio, value=value, low=1 - ratio.high, high=1 - ratio.low)
     else:
         ratio = _ratio(blocks, of_base, of_mode, confidence)
         if ratio.low <= 0:  # times that vary so much could have any ratio
             has_draws = any(one.by_draw is not None for one in blocks.times)
-            return Interval(value=value, low=math.nan, high=math.nan, why=FEW_HASHES if has_draws else FEW)
-        interval = Interval(value=value, low=1 - 1 / ratio.low, high=1 - 1 / ratio.high, why=ratio.why)
+            return replace(without, why=FEW_HASHES if has_draws else FEW)
+        interval = replace(ratio, value=value, low=1 - 1 / ratio.low, high=1 - 1 / ratio.high)
     differ = int((np.abs(mode_s - base_s) > _ROUNDING * base_s).sum())
     varies = np.ptp(base_s / blocks.sizes) > _ROUNDING * float(base_s.max())
     if not interval.why and differ < min(base_s.size, MIN_DIFFERENT) and varies:
-        return Interval(value=value, low=math.nan, high=math.nan, why=ALIKE)
+        return replace(without, why=ALIKE)
     reach = max(value - interval.low, interval.high - value)
     if not interval.why and blocks.number < MIN_UNEVEN_BLOCKS and reach > _WIDEST_GAIN:
-        return Interval(value=value, low=math.nan, high=math.nan, why=FEW_BLOCKS)
+        return replace(without, why=FEW_BLOCKS)
     return interval
 
 
@@ -305,15 +318,19 @@ def gain_through(third: Series | None, slower: Series, faster: Series, *, confid
     if any(one is None or one.why or one.high >= 1 for one in both):
         return found
     (least, most), (low, high) = [(1 - one.high, 1 - one.low) for one in both if one is not None]  # of the third's time
-    return Interval(value=found.value, low=1 - high / least, high=1 - low / most)
+    return replace(found, low=1 - high / least, high=1 - low / most, why="")
 
 
 def reasons(intervals: Iterable[tuple[str, Interval | None]]) -> list[str]:
-    """Return why intervals are missing, each with the names of those that are: "too few ... (base, joint)"."""
+    """Return why intervals are missing, each with the names of those that are: "too few ... (base, joint)"; a name that
+    all intervals have tells nothing."""
     names: dict[str, dict[str, None]] = {}
-    for name, interval in intervals:
+    known = list(intervals)
+    for name, interval in known:
         if interval is not None and interval.why:
             names.setdefault(interval.why, {})[name] = None
+    if len({name for name, _ in known}) == 1:
+        return [*names]
     return [f"{why} ({', '.join(those)})" for why, those in names.items()]
 
 
@@ -399,12 +416,13 @@ def _ratio(blocks: _Blocks, numerator: _Values, denominator: _Values, confidence
     (numerators, above, _), (denominators, below, _) = numerator, denominator
     value = float(above.sum() / below.sum())
     if why := _why_none(blocks, numerators - value * denominators):
-        return Interval(value=value, low=math.nan, high=math.nan, why=why)
+        return Interval(value=value, low=math.nan, high=math.nan, why=why, blocks=blocks.number)
     residual = above - value * below
     of_draws = _between_draws(numerator, denominator, value)
     if float(residual @ residual) + of_draws[0] <= (_ROUNDING * float(above.sum())) ** 2:
-        return Interval(value=value, low=value, high=value)
-    return _about(value, residual, float(below.sum()), blocks.number, confidence=confidence, of_draws=of_draws)
+        return Interval(value=value, low=value, high=value, blocks=blocks.number)
+    found = _about(value, residual, float(below.sum()), blocks.number, confidence=confidence, of_draws=of_draws)
+    return replace(found, blocks=blocks.number)
 
 
 def _about(

@@ -78,7 +78,7 @@ def job_sentence(
     modes = list(dict.fromkeys(mode for one in settings for mode in one.modes))
     if not is_told or len(modes) > _MOST_MODES:
         return ""
-    of_modes, whys = list[str](), list[Interval]()
+    of_modes, compared = list[str](), list[Interval]()
     for mode in modes:
         here = [replace(one, modes=(mode,)) for one in settings if mode in one.modes]
         engine, rounds = max(
@@ -90,8 +90,15 @@ def job_sentence(
             return ""
         head = "" if follows else f"{_head(names, rounds, engine)}: "
         in_mode = f"in {mode} " * (len(modes) > 1)
-        takes = [_takes(name, [one for one in rounds if name in one.times], JOBS in varied, whys) for name in names]
+        of_names = {name: [one for one in rounds if name in one.times] for name in names}
+        gains = [each for name in names for each in _gains(name, of_names[name], JOBS in varied) if each]
+        # Where all lack an interval, the end of the sentence says why; beside others each says so itself.
+        lacking = [bool(one.why) for one in gains if one.value]
+        tells_why = any(lacking) and not all(lacking)
+        takes = [_takes(name, of_names[name], JOBS in varied, tells_why=tells_why) for name in names]
+        compared += [] if tells_why else gains
         of_modes.append(f"{head}{in_mode}{'; '.join(takes)}")
+    whys = [one for one in compared if one.why and one.value]
     without = f" ({why_none(whys)})" if whys else ""
     return f"{'Of the jobs, ' * follows}{'; '.join(of_modes)}{without}."
 
@@ -129,9 +136,10 @@ def _head(names: Sequence[str], rounds: Sequence[_Rounds], engine: str) -> str:
     return f"{list_all(names)}{several} over {number} in {rounds[0].setting.modes[0]}, {where}"
 
 
-def _takes(name: str, rounds: Sequence[_Rounds], by_jobs: bool, whys: list[Interval]) -> str:
-    """Return what a job takes in each of these configurations. `whys` collects the intervals that do not exist."""
-    parts, firsts = list[str](), list[_Rounds]()
+def _gains(name: str, rounds: Sequence[_Rounds], by_jobs: bool) -> Iterator[Interval | None]:
+    """Yield the gain of a job in each of these configurations over the first one in which it has the same work; None
+    for that one itself."""
+    firsts = list[_Rounds]()
     for one in rounds:
         like = (
             first
@@ -139,12 +147,19 @@ def _takes(name: str, rounds: Sequence[_Rounds], by_jobs: bool, whys: list[Inter
             if is_same_work(first.job(name), one.job(name)) and (not by_jobs or first.elsewhere == one.elsewhere)
         )
         first = next(like, None)
-        part = f"{milliseconds(float(one.times[name].completion_s.mean()))} ms{_where(name, one, rounds)}"
         if first is None:
             firsts.append(one)
-        elif (found := gain(first.times[name], one.times[name])) is not None:
+        yield None if first is None else gain(first.times[name], one.times[name])
+
+
+def _takes(name: str, rounds: Sequence[_Rounds], by_jobs: bool, *, tells_why: bool) -> str:
+    """Return what a job takes in each of these configurations, and if it `tells_why`, why a gain has no interval."""
+    parts = list[str]()
+    for one, found in zip(rounds, _gains(name, rounds, by_jobs), strict=True):
+        part = f"{milliseconds(float(one.times[name].completion_s.mean()))} ms{_where(name, one, rounds)}"
+        if found is not None:
             part += f", {longer_words(found)}"
-            whys += [found] if found.why and found.value else []
+            part += f" ({why_none([found])})" * bool(tells_why and found.why and found.value)
         parts.append(part)
     told = [*parts[:_MOST], *([f"{len(parts) - _MOST} more below"] if len(parts) > _MOST else [])]
     return f"{name} takes {'; '.join(told)}"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, Interval, Numbers
+from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, SAME_TIME, Interval, Numbers
 from topologies.errors import list_all
 
 COLLECTIVE_NAMES = {
@@ -21,8 +21,7 @@ COLLECTIVE_NAMES = {
     "training": "iteration",
 }
 """The name in text of each kind of collective."""
-ROUNDING = 1e-9
-"""Smaller differences, as shares of a time, are rounding errors of sums."""
+ROUNDING = SAME_TIME
 _MAX_DIGITS = 6
 
 
@@ -48,9 +47,14 @@ def part_words(number: Numbers, whole: int) -> str:
     return f"{'first ' * is_first}{number.size:,} of {whole:,}"
 
 
+def quoted(name: str) -> str:
+    """Return a name as it stands in a sentence: in quotes if it has a comma and a blank, as lists and clauses do."""
+    return f'"{name}"' if ", " in name and not name.startswith('"') else name
+
+
 def at_words(values: str) -> str:
     """Return where something was found: "at 8 MB", "without faults"."""
-    return values if values.startswith("without ") else f"at {values}"
+    return values if values.startswith("without ") and ", " not in values else f"at {quoted(values)}"
 
 
 def why_none(gains: Sequence[Interval]) -> str:

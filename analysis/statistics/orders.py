@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from analysis.statistics.claims import claims
 from analysis.statistics.contests import Contest, shared_words
 from analysis.statistics.intervals import Series
+from analysis.statistics.number_words import quoted
 
 SIGNS = (
     "> where the 95 % interval of the difference, by itself, excludes zero, ~ where it includes zero, ? where there is "
-    "none"
+    "none, = where both take the same times"
 )
 """What the signs between alternatives mean."""
 
@@ -17,7 +18,8 @@ def orders_of(contests: Iterable[tuple[Contest, Mapping[str, Series]]]) -> list[
     """Return each order with the contests that have it, both in words, given the times of the alternatives by name."""
     groups: dict[str, list[Contest]] = {}
     for contest, times in contests:
-        groups.setdefault(claims(times, contest.baseline).order_text, []).append(contest)
+        named = {quoted(name): series for name, series in times.items()}
+        groups.setdefault(claims(named, quoted(contest.baseline)).order_text, []).append(contest)
     total = sum(map(len, groups.values()))
     return [(_where(group, total), order) for order, group in groups.items()]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from analysis.statistics.answer import Verdict, outcomes, side_by_side
-from analysis.statistics.contests import Contest, Place, Setting, contests_of, named_by_routing, seeds_words
+from analysis.statistics.contests import Contest, Place, Setting, as_in_sentences, contests_of, seeds_words
 from analysis.statistics.intervals import Interval
 from analysis.statistics.number_words import ROUNDING
 from topologies.errors import list_all, list_first
@@ -19,7 +19,7 @@ def program_answer(settings: Sequence[Setting], times_s: Mapping[Place, float], 
     Of several seeds it is the mean. There are no intervals, as nothing is known but these runs. It is "" if no two runs
     are comparable.
     """
-    contests = [(one, one.known_places(times_s)) for one in named_by_routing(contests_of(settings))]
+    contests = [(one, one.known_places(times_s)) for one in as_in_sentences(contests_of(settings))]
     found = [
         _verdict(
             one, {name: fmean(times_s[at] for at in by_seed.values()) for name, by_seed in known.items()}, quantity

@@ -31,6 +31,9 @@ BATCH = 5000
 
 _AHEAD = 4  # batches queued per process, as writing the results of a point takes some time
 _CELLS = 1 << 20  # rates per batch: bounds the memory by smaller batches for large fabrics
+TRANSFERS = 2_000_000
+"""Transfers per batch, so that it takes a second or two: progress is told by batches."""
+_SHARED = 8  # transfers that one counts for if flows share links: so much longer it takes
 
 Floats = npt.NDArray[np.float64]
 
@@ -69,10 +72,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Model:
-    """The engine of the timing model, on `jobs` processes or other `executors`, in batches of about `batch` rows."""
+    """The engine of the timing model, on `jobs` processes or other `executors`, in batches of about `batch` rows, or of
+    fewer with about so many `transfers`."""
 
     jobs: int = 1
     batch: int = BATCH
+    transfers: int = TRANSFERS
     executors: Executors = processes
     name: ClassVar[str] = "model"
 
@@ -96,7 +101,7 @@ class Model:
             return 1
         # If a batch begins with a re-embedding, it needs no conditions of earlier collectives.
         links = sum(gpus * gpus for gpus in config.fabric.gpus_per_site)
-        batch = max(1, min(self.batch, _CELLS // links))
+        batch = max(1, min(self.batch, _CELLS // links, self.transfers // _effort(config)))
         every = config.collective.reembed_every
         return batch // every * every or batch
 
@@ -108,6 +113,12 @@ class Model:
                 modes = tuple(mode for mode in config.run.modes if not is_stored(index, mode, start, stop))
                 if modes:
                     yield Batch(index, config, modes, start, stop)
+
+
+def _effort(config: Scenario) -> int:
+    """Return how long all modes take to predict a collective, in transfers over links that no flows share."""
+    weights = (_SHARED if config.shared_links(mode) else 1 for mode in config.run.modes)
+    return max(1, len(config.workload.schedule.transfers) * sum(weights))
 
 
 def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:

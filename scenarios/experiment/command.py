@@ -57,15 +57,14 @@ def run(arguments: Sequence[str]) -> int:
         return _export(request.scenario, *request.export)
     runs_engines = not (request.cli or request.dry_run or request.scenario.program.is_given)
     emulates = runs_engines and "emulation" in request.engines
-    notes = list(notes_on(configs[:1] if request.cli else configs, emulates=emulates))
+    with heartbeat(lambda: "looking at what the configurations assume and share"):
+        notes = list(notes_on(configs[:1] if request.cli else configs, emulates=emulates))
+        if request.scenario.program.is_given or request.cli:
+            of_each = configs[:1] if request.cli else configs
+            notes += dict.fromkeys(note for config in of_each for note in _path_notes(config))
+        else:
+            notes += notes_of_run(configs)
     _tell(notes)
-    if request.scenario.program.is_given or request.cli:
-        of_each = configs[:1] if request.cli else configs
-        more = [*dict.fromkeys(note for config in of_each for note in _path_notes(config))]
-    else:
-        more = [*notes_of_run(configs)]
-    _tell(more)
-    notes += more
     if request.scenario.program.is_given and not request.dry_run:
         return _program(request, arguments)
     if request.cli:
@@ -79,8 +78,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _reading() -> str:
     """Return what reading a scenario is doing: the model may choose pieces at many points."""
-    begun = choices_begun()
-    return f"choosing collective.pieces, number {begun:,}" if begun else "reading the scenario"
+    begun, expected = choices_begun()
+    return f"choosing collective.pieces, number {begun:,} of {expected:,}" if begun else "reading the scenario"
 
 
 def _tell(notes: Iterable[str]) -> None:

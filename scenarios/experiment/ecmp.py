@@ -12,8 +12,8 @@ from statistics import median
 import numpy as np
 
 from analysis.statistics.contests import Setting, repetitions, with_short_tables
-from analysis.statistics.intervals import MIN_UNEVEN_BLOCKS, Interval, Series, gain, pooled, series_of
-from analysis.statistics.number_words import fixed
+from analysis.statistics.intervals import FEW_BLOCKS, MIN_UNEVEN_BLOCKS, Interval, Series, gain, pooled, series_of
+from analysis.statistics.number_words import at_words, fixed
 from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.prediction import plan_of
@@ -114,12 +114,19 @@ def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
 def _noise(intervals: Sequence[Interval]) -> str:
     """Return how wide the intervals of gains are, or why there are none."""
     widths = [max(one.value - one.low, one.high - one.value) for one in intervals if not one.why]
-    lacking = [one.why for one in intervals if one.why]
+    lacking = [why_none(one) for one in intervals if one.why]
     if not widths:
         return f"without intervals: {lacking[0]}"
     most = fixed(max(widths) * 100, 1)
     without = f", {len(lacking)} of {len(intervals)} without one: {lacking[0]}" if lacking else ""
     return f"each to within {most} points, 95 % interval{without}"
+
+
+def why_none(gain: Interval) -> str:
+    """Return why a gain has no interval; a table of more collectives, or of means, may have intervals."""
+    if gain.why != FEW_BLOCKS:
+        return gain.why
+    return f"these are {gain.blocks:.0f} independent blocks of collectives, and this gain needs {MIN_UNEVEN_BLOCKS}"
 
 
 def _outcome(groups: Sequence[Sequence[EcmpGain]]) -> str:
@@ -178,7 +185,7 @@ def _where(group: Sequence[EcmpGain], keys: set[str]) -> str:
     """Return the values by which configurations with the same gains differ from the others: " at 50 ms"."""
     differing = keys - _varied([one.setting for one in group])
     words = [value.words for value in group[0].setting.at if value.key in differing]
-    return f" at {', '.join(words)}" if words else ""
+    return f" {at_words(', '.join(words))}" if words else ""
 
 
 def _seeds(outcomes: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.statistics.fault_costs import PREDICTED, FaultResult, chance
+from analysis.statistics.fault_costs import NOT_PREDICTED, PREDICTED, FaultResult, chance
 from analysis.statistics.fault_outcomes import costs_by_collective
 from scenarios.engines.model import undisturbed_s
 from scenarios.policies.conditions import faults_of_completed
@@ -49,7 +49,7 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
     completed = faults_of_completed(config, build_fabric(config.fabric))
     healthy_s, found = np.full(completion_s.size, np.nan), list[FaultResult]()
     for number, (fault, whole) in enumerate(zip(completed, config.faults, strict=True), 1):
-        one = FaultResult(number=number, what=fault.what, at_collective=fault.collective, outcome=PREDICTED)
+        one = FaultResult(number=number, what=fault.what, at_collective=fault.collective, outcome=NOT_PREDICTED)
         if fault.kind in PLANNED_KINDS and fault.after_s is None and fault.lasts == whole.lasts:
             stop = completion_s.size if fault.lasts is None else min(completion_s.size, fault.collective + fault.lasts)
             hit = slice(fault.collective, min(stop, fault.collective + _MOST_COLLECTIVES))
@@ -58,8 +58,9 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
             later_s = completion_s[hit] - healthy_s[hit]
             if not np.isnan(later_s).any():
                 each_s = later_s.tolist()
-                one = replace(one, **costs_by_collective(range(hit.start, hit.start + len(each_s)), each_s, each_s))
-            one = replace(one, collectives=hit.stop - hit.start if hit.stop < stop else None)
+                costs = costs_by_collective(range(hit.start, hit.start + len(each_s)), each_s, each_s)
+                few = hit.stop - hit.start if hit.stop < stop else None
+                one = replace(one, outcome=PREDICTED, collectives=few, **costs)
         found.append(one)
     return tuple(found)
 

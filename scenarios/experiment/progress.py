@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from analysis.model import compiled
 from analysis.statistics.intervals import Interval, Series, series_of
 from analysis.statistics.number_words import bracketed, fixed
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
@@ -146,8 +148,19 @@ class Progress:
         if len(words) > _ACTIVE_SHOWN:
             words[_ACTIVE_SHOWN:] = [f"and {len(words) - _ACTIVE_SHOWN} more points"]
         done, count = (sum(getattr(point, name) for point in self.points.values()) for name in ("done", "count"))
-        what = "; ".join(words) or f"{done:,} of {count:,} collectives"
+        what = "; ".join(words) or f"{done:,} of {count:,} collectives{self._compiling()}"
         return f"[{self.finished}/{len(self.points)}] {self.engine}, {what}{self.time_left()}"
+
+    def _compiling(self) -> str:
+        """Return that the model is compiled, as long as nothing can be predicted before that is done."""
+        is_model = self.engine == "model" and not any(point.done for point in self.points.values())
+        if not is_model or not self._shares_links or not compiled.awaits_compiling(compiled.FLUID):
+            return ""
+        return ": the model of flows that share links is compiled first, once after its installation"
+
+    @cached_property
+    def _shares_links(self) -> bool:
+        return any(one.shared_links(mode) for one in self.configs for mode in one.run.modes)
 
     def line(self, index: int, mode: str) -> str:
         """Describe a finished point in one line."""
@@ -158,7 +171,7 @@ class Progress:
 
     def table(self, last: int) -> Table:
         """Return a table of the points of the last few configurations up to index `last`."""
-        title = f"{self.engine}: {self.finished} of {len(self.points)} points{self.time_left()}"
+        title = f"{self.engine}: {self.finished} of {len(self.points)} points{self.time_left()}{self._compiling()}"
         table = Table("setting", "mode", title=title, title_justify="left")
         for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
             table.add_column(heading, justify="right")

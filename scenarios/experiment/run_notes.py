@@ -24,7 +24,10 @@ _MAX_SEARCHED, _DRAWS = 4, 2  # rings are compared with a bound in this many con
 def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
     """Yield notes on what the modes will do, and on what the model leaves out, before they run."""
     shared = [{mode: one.shared_links(mode) for mode in one.run.modes} for one in configs]
-    yield from notes((one.label, links, bool(one.classes)) for one, links in zip(configs, shared, strict=True))
+    served = [any(job.traffic_class is not None for job in one.jobs) for one in configs]
+    yield from notes(
+        (one.label, links, has_classes) for one, links, has_classes in zip(configs, shared, served, strict=True)
+    )
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
     yield from choice_notes(

@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
 from analysis.results.paragraphs import About, Paragraph, those_about
-from analysis.results.reader import Reconfigurations, choices_of, reconfigurations_of
+from analysis.results.reader import Choices, Reconfigurations, choices_of, reconfigurations_of
 from analysis.results.rows import Point
 from analysis.statistics.answer import answer, winners
+from analysis.statistics.block_notes import few_blocks_sentence
 from analysis.statistics.bound_words import ANY, MARK, SHARED, bound_words, is_mixed
 from analysis.statistics.claims import (
     ABOUT,
@@ -34,17 +35,18 @@ from analysis.statistics.contests import BASELINE, MODE, Place, Setting, baselin
 from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.fault_costs import RECOVERY, FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
+from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.number_words import bracketed, fixed
+from analysis.statistics.number_words import bracketed, fixed, quoted
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, is_bound_of_shared, link_bytes
-from scenarios.experiment.ecmp import HASH_SEEDS, EcmpGain, lines_of
+from scenarios.experiment.ecmp import HASH_SEEDS, EcmpGain, lines_of, why_none
 from scenarios.experiment.fault_results import heading, with_errors
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.labels import setting_of
@@ -130,7 +132,7 @@ class PointResult:
     fifo queues on collectives without faults. Each is None where it does not exist. `jobs` are the jobs of its rounds,
     and `faults` the faults that were injected. `training` describes the iterations if the collective is training, and
     `budget` compares the times with the budget if there is one. `choices` are, of a mode that decides by itself when to
-    choose, before how many collectives it re-routed and re-embedded. `referees_s` are the means of the references in
+    choose, how often it re-routed and re-embedded. `referees_s` are the means of the references in
     `run.referees`, by column.
     """
 
@@ -145,7 +147,7 @@ class PointResult:
     fifo: Fifo | None = None
     training: TrainingResult | None = None
     budget: BudgetResult | None = None
-    choices: tuple[int, int] | None = None
+    choices: Choices | None = None
     referees_s: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -407,6 +409,8 @@ def as_json(
     if fidelity is not None:
         numbers = {name: value for name, value in asdict(fidelity).items() if value is not None}
         answer["fidelity"] = numbers | {"holds": fidelity.holds, "warnings": list(fidelity.warnings)}
+    if few := few_blocks_sentence(_intervals(results)):
+        answer["few_blocks"] = few
     if unmeasured is not None:
         answer["unmeasured"] = unmeasured
     if struck := _pooled_faults(results):
@@ -422,7 +426,7 @@ def as_json(
                 "gains": one.gains,
                 "gains_low": [None if each.why else each.low for each in one.intervals],
                 "gains_high": [None if each.why else each.high for each in one.intervals],
-                "no_interval": next((each.why for each in one.intervals if each.why), None),
+                "no_interval": next((why_none(each) for each in one.intervals if each.why), None),
                 "median_gain": one.median,
             }
             for one in ecmp
@@ -442,7 +446,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
         | times
         | _setting_fields(index, config)
         | _transfer_fields(config)
-        | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "bound_of", "critical_path"))
+        | dict.fromkeys((*_INTERVAL_ENDS, *_BLOCKS, "mean_bound_s", "bound_of", "critical_path"))
         for engine, configs in plans
         for index, config in enumerate(configs)
         if not config.program.is_given  # a program has no points
@@ -485,7 +489,8 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     if point.budget is not None:
         bound |= asdict(point.budget)
     if point.choices is not None:
-        bound |= dict(zip(("rerouted", "reembedded"), point.choices, strict=True))
+        names = ("rerouted", "reembedded", "rerouted_to_same", "reembedded_to_same")
+        bound |= dict(zip(names, point.choices, strict=True))
     return (
         which
         | values
@@ -608,11 +613,13 @@ def _numbered(faults: Iterable[FaultResult]) -> Iterator[tuple[str, FaultResult]
         yield (str(one.number) if one.number else f"undeclared.{next(undeclared)}"), one
 
 
+_BLOCKS = ("blocks", "gain_blocks")
 _INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low", "gain_high")
 
 
 def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
-    """Return the ends of the 95 % intervals, None if there is no interval, and then why not."""
+    """Return the ends of the 95 % intervals, None if there is no interval, and then why not; and on how many
+    independent blocks of collectives those of the mean and of the gain rest."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends: list[float] = []
     for interval in intervals:
@@ -620,16 +627,20 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
     fields: dict[str, Any] = {
         name: None if math.isnan(end) else end for name, end in zip(_INTERVAL_ENDS, ends, strict=True)
     }
+    blocks = {
+        name: None if one is None or math.isinf(one.blocks) else round(one.blocks, 1)
+        for name, one in zip(_BLOCKS, (point.summary.mean_s, point.gain), strict=True)
+    }
     missing = {
         "no_interval": point.summary.mean_s.why,
         "no_gain_interval": "" if point.gain is None else point.gain.why,
     }
-    return fields | {name: why for name, why in missing.items() if why}
+    return fields | blocks | {name: why for name, why in missing.items() if why}
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell which
-    rates are random, and which faults predicted times are without."""
+    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell when
+    it gains if conditions are recorded, which rates are random, and which faults predicted times are without."""
     times = _times_by_engine(results)
     jobs = {
         (result.engine, Place(result.index, point.mode)): series_of_jobs(
@@ -647,7 +658,9 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         lambda index: configs[index].workload.algorithm,
         lambda index: _most_at_a_time(configs[index]),
     )
-    return " ".join(filter(None, [answer(settings, times, jobs), drawn, grain, unmodelled_sentence(modelled)]))
+    when = gain_times_sentence(settings, times, {index: config.conditions for index, config in configs.items()})
+    said = [answer(settings, times, jobs), when, drawn, grain, unmodelled_sentence(modelled)]
+    return " ".join(filter(None, said))
 
 
 def _times_by_engine(results: Sequence[ConfigResult]) -> dict[tuple[str, Place], Series]:
@@ -680,6 +693,7 @@ def paragraphs_of(
         Paragraph(about=About.ANSWER, lines=answer_lines),
         Paragraph(about=About.FIDELITY, lines=tuple(str(run_fidelity).splitlines() if run_fidelity else ())),
         Paragraph(about=About.EMPTY, lines=tuple(_empty_lines(results))),
+        Paragraph(about=About.BLOCKS, lines=tuple(filter(None, [few_blocks_sentence(_intervals(results))]))),
         Paragraph(about=About.BOUNDS, lines=tuple(_bound_lines(results))),
         _choices(results),
         _jobs(results),
@@ -744,10 +758,14 @@ def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
 def _empty_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     """Yield why there are no intervals, with the modes that have none for this reason, and why other cells are
     empty."""
-    points = [point for result in results for point in result.points]
-    intervals = [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
-    yield from (f"[-]: {each}" for each in reasons(intervals))
+    yield from (f"[-]: {each}" for each in reasons(_intervals(results)))
     yield from _table(results)[1]
+
+
+def _intervals(results: Sequence[ConfigResult]) -> list[tuple[str, Interval | None]]:
+    """Return the intervals of the table with their modes."""
+    points = [point for result in results for point in result.points]
+    return [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
 
 
 def _choices(results: Sequence[ConfigResult]) -> Paragraph:
@@ -756,9 +774,7 @@ def _choices(results: Sequence[ConfigResult]) -> Paragraph:
     for result in results:
         for point in result.points:
             if point.choices is not None:
-                rerouted, reembedded = point.choices
-                of = f"of {point.summary.collectives - (0 in result.config.collective.numbers):,}"
-                what = f"re-routed {rerouted:,}, re-embedded {reembedded:,} {of}"
+                what = point.choices.words(point.summary.collectives - (0 in result.config.collective.numbers))
                 lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {what}")
     what = "policies that decide by themselves re-routed and re-embedded"
     heading = f"before how many collectives after the first one {what}"
@@ -766,10 +782,10 @@ def _choices(results: Sequence[ConfigResult]) -> Paragraph:
 
 
 def _jobs(results: Sequence[ConfigResult]) -> Paragraph:
-    """Return the mean times of all jobs, measured and predicted, unless a job is its whole round."""
-    lines = []
-    for result in results:
-        for point in filter(_tells_more, result.points):
+    """Return the mean times of all jobs, measured and predicted, unless each is its whole round."""
+    lines, is_told = [], any(_tells_more(point) for result in results for point in result.points)
+    for result in results if is_told else ():
+        for point in (one for one in result.points if one.jobs):
             jobs = (
                 f"{job.name}{' (background)' * job.background} {job.mean_s * 1e3:,.3f} ms"
                 + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * (result.engine != "model")
@@ -890,23 +906,6 @@ def _fifo_cell(cell: Callable[[Fifo], str]) -> "_Cell":
     return lambda _, point: "" if point.fifo is None else cell(point.fifo)
 
 
-def _reconfiguration(point: PointResult) -> str:
-    """Return the time of a point's first reconfiguration, which opens all connections, and the mean time of those that
-    changed something, with how many they were, and how often paths changed if they did, but not each time."""
-    if point.changes is None:
-        return ""
-    first_s, count, of_paths = point.changes.first_s, point.changes.count, point.changes.of_paths
-    told = [f"{_ms_of(first_s)} at first"] * (first_s is not None)
-    if count:
-        paths = f", paths {_times(of_paths)}" * (0 < of_paths < count)
-        told.append(f"{_ms_of(point.changes.mean_s)}, {_times(count)}{paths}")
-    return "; ".join(told)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
-
-
 def _referee_cell(name: str) -> "_Cell":
     return lambda _, point: _ms_of(point.referees_s.get(name))
 
@@ -966,7 +965,7 @@ _OPTIONAL_COLUMNS: Sequence[_Column] = (
     ),
     _Column(
         "reconfiguration",
-        lambda _, point: _reconfiguration(point),
+        lambda _, point: "" if point.changes is None else point.changes.words,
         lambda result, _: _why_no_change(result),
         "reconfiguration (ms), how often",
     ),
@@ -983,7 +982,7 @@ _OPTIONAL_COLUMNS: Sequence[_Column] = (
 
 def _gain_column(points: Sequence[tuple[ConfigResult, PointResult]]) -> _Column:
     over = list(dict.fromkeys(point.over for _, point in points if point.over is not None))
-    heading = f"gain over {over[0] if len(over) == 1 else 'the baseline'}, 95 % interval"
+    heading = f"gain over {quoted(over[0]) if len(over) == 1 else 'the baseline'}, 95 % interval"
     return _Column("gain", lambda _, point: _gain(point), lambda _, point: _why_no_gain(point), heading)
 
 

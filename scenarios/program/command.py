@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.results.reader import PROGRAM, ResultsError
+from analysis.results.reader import PROGRAM, PROVENANCE, ResultsError
 from analysis.statistics.contests import Place
 from analysis.statistics.program_answer import program_answer
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
@@ -24,8 +24,13 @@ from scenarios.spec.values import DELAY
 from scenarios.vm import VMError, VMUsageError
 from topologies.shaping.classes import FRAME_BYTES
 
-_USES = {"": "whole run", "in_use_": "samples with data", "in_collectives_": "collectives"}
-"""Over what the table has the use of a WAN link, by the beginning of its names in `links` of program.json."""
+_USES = {
+    "": ("over the run", "the bytes as a share of those that the link's rate allows in the run"),
+    "in_use_": ("while in use", "the same in the samples (every program.sample) in which the link carried anything"),
+    "in_collectives_": ("in collectives", "the same while a collective ran"),
+}
+"""What the table has of the use of a WAN link, with a definition, by the beginning of its names in `links` of
+program.json."""
 _SHARE = 20
 _MOST_SHARE = 1.05  # of its rate that a link may seem to carry, as the last packet counts whole
 
@@ -79,7 +84,6 @@ def run_program(
     except BaseException:
         files.log("interrupted")
         _keep(files.path, ran, points, tells=not as_json)
-        _say(f"the unfinished run is in {folder.path}")
         raise
     finally:
         folder.close()
@@ -205,15 +209,17 @@ def _compared(ran: Sequence[_Ran], answer: str) -> list[str]:
 
 def _keep(folder: Path, ran: Sequence[_Ran], points: Sequence[tuple[Scenario, str]], *, tells: bool) -> None:
     """Write the tables of the runs that a sweep of `points` has made before it ended early, and if it `tells`, print
-    their comparison. Figures are left out, as whoever has interrupted it waits."""
-    if not ran or len(points) < 2:
-        return
-    results = [one.result for one in ran]
-    with suppress(OSError):  # the run's own files are written already
-        session.write_sweep(folder, results, draws=False)
-    if tells:
-        print(f"{len(ran)} of {len(points)} runs are complete:")
-        print("\n".join(_compared(ran, _answer(ran, points))), flush=True)
+    their comparison. Figures are left out, as whoever has interrupted it waits. Tell where the files are, if any."""
+    if ran and len(points) > 1:
+        results = [one.result for one in ran]
+        with suppress(OSError):  # the run's own files are written already
+            session.write_sweep(folder, results, draws=False)
+        if tells:
+            print(f"{len(ran)} of {len(points)} runs are complete:")
+            print("\n".join(_compared(ran, _answer(ran, points))), flush=True)
+    if (folder / PROVENANCE).exists():
+        again = "a program's run cannot be resumed, only started again in another folder"
+        _say(f"the unfinished run is in {folder}; {again}")
 
 
 def _cell(key: str, value: Any) -> tuple[str, Any]:
@@ -243,11 +249,13 @@ def _table(result: Mapping[str, Any]) -> str:
         lines.append(f"{rank['rank']:>4} {rank['gpu']:>5} {status:>7} {end:>14} {segments:>22} {datagrams:>9}")
     uses = [use for use in _USES if any(link[f"{use}capacity_bytes"] is not None for link in result["links"])]
     if result["links"]:
-        means = "".join(f"{_USES[use]:>{_SHARE}}" for use in uses)
-        lines.append(f"{'WAN link':<16} {'bytes':>16}{means}, of its rate")
+        means = "".join(f"{_USES[use][0]:>{_SHARE}}" for use in uses)
+        lines.append(f"{'WAN link':<16} {'bytes':>16}{means}")
     for link in result["links"]:
         shares = (share(link[f"{use}bytes"], link[f"{use}capacity_bytes"]) for use in uses)
         lines.append(f"{link['link']:<16} {link['bytes']:>16,}{''.join(f'{one:>{_SHARE}}' for one in shares)}")
+    if result["links"] and uses:
+        lines.append("; ".join(": ".join(_USES[use]) for use in uses))
     lines += collective_results.table(result["collectives"])
     lines += script_steps.table(result["script_steps"])
     for capture in result["captures"] or ():

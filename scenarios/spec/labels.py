@@ -14,8 +14,9 @@ from analysis.statistics.jobs_in_words import JOINED, words_of
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
 from scenarios.policies.knowledge import Knowledge
+from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec
-from scenarios.spec.jobs import JobSpec
+from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS
 from scenarios.spec.run import RunSpec
 from topologies import units
@@ -102,9 +103,10 @@ def label_of(config: Configuration, defaults: Configuration) -> str:
 
 
 def conditions_of_all(config: Configuration, defaults: Configuration) -> list[str]:
-    """Return every key in words that is neither swept nor at its default, beyond those that a label begins with."""
-    swept = dict(config.at)
-    return [words for key in KEYS if key not in swept and (words := _further_words(config, key, defaults))]
+    """Return every key in words that is neither swept nor at its default, beyond those that a label begins with: with
+    all classes, as other configurations may have jobs of them."""
+    given = [key for key in KEYS if key not in dict(config.at)]
+    return [words for key in given if (words := _further_words(config, key, defaults, all_classes=True))]
 
 
 def setting_of(index: int, config: Configuration) -> Setting:
@@ -230,12 +232,15 @@ def _number(key: str, value: Any) -> float | None:
     return None
 
 
-def _further_words(config: Configuration, key: str, defaults: Configuration) -> str:
-    """Return a key that the label's beginning does not state, in words, if it is swept or not at its default."""
+def _further_words(config: Configuration, key: str, defaults: Configuration, *, all_classes: bool = False) -> str:
+    """Return a key that the label's beginning does not state, in words, if it is swept or not at its default; classes
+    that no job has are left out, unless `all_classes` are told."""
     swept = dict(config.at)
     is_swept, value = key in swept, swept.get(key, config.value(key))
     if key == "fault":
         value = tuple(fault for fault in value if not fault.is_traced)
+    if key == "class" and not is_swept and not all_classes:
+        value = _classes_of_jobs(config, value)
     if _is_told_before(config, key, value) or (not is_swept and _is_plain(key, value, defaults)):
         return ""
     if key == "collective.ring" and not is_swept and (_is_program(config) or not config.chooses_rings):
@@ -247,6 +252,14 @@ def _further_words(config: Configuration, key: str, defaults: Configuration) -> 
         return f"{key_words(key, value)}{chosen}"
     plain = {"fabric.grain": f"{value} grain", "fabric.rails": f"{value} rail{'s' * (value != 1)}"}
     return plain.get(key, str(value) if key in _PLAIN else key_words(key, value))
+
+
+def _classes_of_jobs(config: Configuration, classes: tuple[ClassSpec, ...]) -> tuple[ClassSpec, ...]:
+    """Return the classes that a job of this configuration has: without them the others change nothing, except for
+    transfers, whose tunnels leave room for the shares of all classes."""
+    if not config.jobs or any(job.kind == TRANSFER for job in config.jobs):
+        return classes
+    return tuple(one for one in classes if one.name in {job.traffic_class for job in config.jobs})
 
 
 def _is_told_before(config: Configuration, key: str, value: Any) -> bool:

@@ -52,8 +52,20 @@ class Choice(NamedTuple):
     is_most: bool = False
 
 
+def expect(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> None:
+    """Count a choice among those that this process will make, for whoever waits for them."""
+    asked = _alike(spec), fabric_spec, conditions, scale
+    if not _is_plain(spec) and asked not in _remembered:
+        _expected.add(asked)
+
+
+def _is_plain(spec: CollectiveSpec) -> bool:
+    """Return whether there is nothing to choose."""
+    return spec.kind in SELF_SIZED_KINDS or spec.schedule is not None
+
+
 def _choice(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> Choice:
-    if spec.kind in SELF_SIZED_KINDS or spec.schedule is not None:
+    if _is_plain(spec):
         return Choice(1)
     asked = _alike(spec), fabric_spec, conditions, scale
     return _remembered[asked] if asked in _remembered else _chosen(*asked)
@@ -68,7 +80,9 @@ def remember(
         _remembered[_alike(spec), fabric_spec, conditions, scale] = Choice(pieces, pieces == CANDIDATES[-1])
 
 
-_remembered: dict[tuple[CollectiveSpec, FabricSpec, ConditionsSpec, RateScale], Choice] = {}
+_Asked = tuple[CollectiveSpec, FabricSpec, ConditionsSpec, RateScale]
+_remembered: dict[_Asked, Choice] = {}
+_expected: set[_Asked] = set()
 
 
 def _alike(spec: CollectiveSpec) -> CollectiveSpec:
@@ -78,9 +92,11 @@ def _alike(spec: CollectiveSpec) -> CollectiveSpec:
     return replace(spec, ring=ring, count=1, reembed_every=1, emulated=1, measured=None, budget_s=None)
 
 
-def choices_begun() -> int:
-    """Return how many choices this process has begun, which take most of the time of reading a large scenario."""
-    return _chosen.cache_info().misses
+def choices_begun() -> tuple[int, int]:
+    """Return how many choices this process has begun, which take most of the time of reading a large scenario, and how
+    many it will make as far as is known."""
+    begun = _chosen.cache_info().misses
+    return begun, max(begun, len(_expected))
 
 
 @lru_cache(maxsize=2 * MAX_CONFIGURATIONS)  # a scenario is checked more than once

@@ -34,6 +34,7 @@ from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS, OUTERMOST
 from scenarios.spec.labels import label_of
 from scenarios.spec.pieces import chosen_pieces, is_most_tried, remember
+from scenarios.spec.pieces import expect as expect_pieces
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.round_workload import workload_of_jobs
 from scenarios.spec.run import RunSpec
@@ -230,7 +231,11 @@ class Scenario:
 
     @cached_property
     def _configurations(self) -> tuple["Scenario", ...]:
-        return tuple(config._with_pieces() for config in self._undecided())
+        undecided = self._undecided()
+        for one in undecided:
+            if one._chooses_pieces:
+                expect_pieces(one.collective, one.fabric, one.conditions, one.run.scale)
+        return tuple(config._with_pieces() for config in undecided)
 
     def remember_pieces(self, numbers: Sequence[object]) -> None:
         """Take these numbers of pieces, one for each configuration, where the timing model would choose them."""
@@ -269,12 +274,15 @@ class Scenario:
     def _with_pieces(self) -> "Scenario":
         """Return the configuration with the number of pieces that the timing model chooses, unless one is given. It is
         chosen for each collective of a script by itself, as sizes differ."""
-        spec = self.collective
+        spec, chooses = self.collective, self._chooses_pieces
         if spec.pieces is not None or self.program.is_given:
             return self
-        is_alone = not self.jobs
-        pieces = chosen_pieces(spec, self.fabric, self.conditions, self.run.scale) if is_alone else 1
-        return replace(self, collective=replace(spec, pieces=pieces, chooses=is_alone))
+        pieces = chosen_pieces(spec, self.fabric, self.conditions, self.run.scale) if chooses else 1
+        return replace(self, collective=replace(spec, pieces=pieces, chooses=chooses))
+
+    @property
+    def _chooses_pieces(self) -> bool:
+        return self.collective.pieces is None and not self.program.is_given and not self.jobs
 
     @property
     def has_most_pieces(self) -> bool:

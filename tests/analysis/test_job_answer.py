@@ -121,6 +121,18 @@ def test_too_few_rounds_are_told_once():
     assert text.endswith("(too few collectives for an interval: 60 or more).")
 
 
+def test_a_comparison_without_an_interval_beside_others_says_so_itself():
+    """At the end of the sentence the reason would belong to the last one, which has an interval."""
+    thrice = np.where(np.arange(400) < 3, 2.0, 1.0)
+    sizes = (("1 MB", thrice), ("2 MB", 2.0))
+    text, _ = said(
+        [([TRAIN], [], {"train": 1.0}), *(([TRAIN, infer(size=s)], [], {"train": mean}) for s, mean in sizes)]
+    )
+    alike, twice = text.removesuffix(".").split("; ")[1:3]
+    assert re.search(r" % longer \(times differ in too few collectives for an interval\)$", alike)
+    assert twice.endswith(f"100.0 % longer {SAME}")
+
+
 def test_what_somebody_chooses_competes_and_tells_the_jobs_as_well():
     routings = [Value("fabric.routing", name) for name in ("single", "ecmp")]
     text, contests = said(

@@ -51,6 +51,29 @@ def test_contests_with_the_same_order_share_a_line(cases, expected):
     assert lines(cases) == expected
 
 
+@pytest.mark.parametrize(
+    ("shares", "count", "expected"),
+    [
+        ({"base": 1.0, "wan": 1.0, "joint": 1.0}, 6, "base = wan = joint"),
+        (
+            {"base": 1.0, "wan": 1.0, "joint": 0.5},
+            6,
+            "base = wan, joint (not tested: too few collectives for an interval)",
+        ),
+        ({"base": 1.0, "wan": 0.5, "joint": 0.5}, 400, "base > wan = joint"),
+        ({"base": 1.0 + 1e-12, "wan": 1.0}, 400, "base = wan"),
+        ({"base": 1.0 + 1e-6, "wan": 1.0}, 400, "base > wan"),
+    ],
+)
+def test_what_takes_the_same_times_is_not_ranked(shares, count, expected):
+    """The answer says "take the same time" of it."""
+    luck = np.random.default_rng(1).uniform(0.9, 1.1, count)
+    setting = Setting(index=0, label="8 GPUs", kind="allgather", at=(), modes=tuple(shares), baseline={})
+    times = {Place(0, mode): Series(np.arange(count), share * luck) for mode, share in shares.items()}
+    ((_, order),) = orders_of((one, one.times(times)) for one in contests_of([setting]))
+    assert order == expected
+
+
 def test_an_order_without_any_interval_is_not_tested():
     """Means of 1.0 and 0.2 would be told apart by eye; "base ~ joint" would say that they are alike."""
     ((_, order),) = lines([("1 MB", {"base": 1.0, "joint": 0.2})], count=20)

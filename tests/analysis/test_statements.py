@@ -124,7 +124,10 @@ def test_the_table_of_a_program_has_no_share_for_a_run_shorter_than_its_packets(
     result: dict[str, Any] = {"ranks": [], "links": links, "captures": None, "changes": 0, "rerouted": 0}
     result |= {"drops": 0, "run_s": 1e-8, "wall_s": 1.0, "collectives": [], "script_steps": None, "tokens_per_s": None}
     lines = program_command._table(result).splitlines()
-    assert lines[1].split("  ")[-1].strip() == "samples with data, of its rate" and "collectives" not in lines[1]
+    assert lines[1].split("  ")[-1].strip() == "while in use" and "collectives" not in lines[1]
+    defined = [line for line in lines if line.startswith("over the run: ")]
+    assert len(defined) == 1 and "; while in use: the same in the samples" in defined[0]
+    assert "in collectives" not in defined[0]
     shown = [re.split("  +", line.strip())[2:] for line in lines[2:7]]
     assert [whole for whole, _ in shown] == ["too short", "0.0%", "50.0%", "100.0%", "101.0%"]
     assert [used for _, used in shown[1:4]] == ["0.0%", "52.0%", "104.9%"]
@@ -229,7 +232,9 @@ def test_a_sweep_that_ends_early_tells_and_keeps_what_was_measured(
         folder = RunFolder.new(tmp_path / name)
         with suppress(Interrupted):
             program_command.run_program(config, folder, ["run.py"], ["base"], as_json=False, shown="none")
-        table = capsys.readouterr().out.splitlines()
+        output, said = capsys.readouterr()
+        assert f"the unfinished run is in {folder.path}; a program's run cannot be resumed, only started again" in said
+        table = output.splitlines()
         told, answer, empty, _, *table = table
         assert told == "2 of 4 runs are complete:" and len(table) == 2 and not empty
         assert answer.endswith("the median step is 500 ms at 1 ms and 1,500 ms at 2 ms.")

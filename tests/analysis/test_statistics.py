@@ -166,6 +166,7 @@ def test_missing_intervals_are_explained_once_for_each_reason() -> None:
     base, mode = series(np.arange(1.0, 60.0)), series(np.arange(2.0, 61.0))
     found = [("base", summarise(base).mean_s), ("joint", summarise(mode).mean_s), ("joint", gain(base, mode))]
     assert reasons(found) == [f"{FEW} (base, joint)"]
+    assert reasons(found[:1]) == [FEW]  # a run of one mode: nothing else is meant
     assert reasons([("base", None), ("wan", summarise(series(np.ones(99))).mean_s)]) == []
 
 

@@ -128,14 +128,22 @@ def test_conditions_that_last_leave_too_few_independent_blocks(tmp_path, stay, h
         "[conditions]\nsampler = 'markov'\nmean_stay = {}\n[collective]\ncount = 2000\n[run]\nmodes = ['base', 'wan']"
     )
     (tmp_path / "lasting.toml").write_text(keys.format(stay))
-    why = "too few independent blocks of collectives for an interval"
-    (told,) = answer(tmp_path / "results", "lasting.toml", "--engine", "model")["ecmp"]
-    assert told["no_interval"] == (None if has_intervals else why)
+    blocks = -(-2000 // (30 * (stay - 1)))
+    found = answer(tmp_path / "results", "lasting.toml", "--engine", "model")
+    (told,) = found["ecmp"]
+    why = told["no_interval"] or ""
+    number = re.match(r"these are (\d+) independent blocks of collectives, and this gain needs 10$", why)
+    assert has_intervals is (number is None) and (number is None or blocks - 1 <= int(number[1]) <= blocks)
+    of_table = [one["blocks"] for one in found["points"]]  # in which five blocks are enough for an interval
+    assert all(blocks - 1 <= one <= blocks for one in of_table) and ("few_blocks" in found) is (5 <= blocks < 20)
     assert [end is not None for end in told["gains_low"] + told["gains_high"]] == [has_intervals] * 16
     assert len(told["gains"]) == 8 and told["outcomes"] == len({*told["gains"]})
     said, _ = ended("lasting.toml", "--engine", "model", "--out", tmp_path / "again", cwd=tmp_path)
     (line,) = (line for line in said.splitlines() if line.startswith("ECMP alone"))
-    assert (f"the first 2,000 collectives, without intervals: {why};" in line) is not has_intervals
+    assert has_intervals or f"the first 2,000 collectives, without intervals: {why};" in line
+    few = [line for line in said.splitlines() if "independent blocks of collectives, which are few" in line]
+    assert few == ([found["few_blocks"]] if "few_blocks" in found else [])
+    assert all(line in (tmp_path / "again/report.html").read_text() for line in few)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a fault cost, in words, and the costs that the model predicts for points that are not measured."""
 
+import math
 import re
 
 import numpy as np
@@ -7,12 +8,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.statistics.fault_costs import FaultCost, FaultResult
+from analysis.statistics.fault_costs import FaultCost, FaultResult, faults_by_point
 from analysis.statistics.fault_outcomes import fault_outcomes
 from scenarios.engines.base import FaultOutcome
 from scenarios.engines.model import Model
 from scenarios.experiment import fault_results
-from scenarios.experiment.fault_results import heading, predicted_faults, with_errors
+from scenarios.experiment.fault_results import as_records, heading, predicted_faults, with_errors
 from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.spec.faults import Fault
@@ -55,8 +56,8 @@ def having(**values):
             "predicted cost 20 ms in the first 10,000 collectives that it hits",
         ),
         (
-            having(outcome="predicted"),
-            "no cost is predicted, as the model has no time of detection, losses or failed attempts",
+            having(outcome="not predicted"),
+            "not predicted, as the model has no time of detection, losses or failed attempts",
         ),
     ],
 )
@@ -96,8 +97,21 @@ def test_a_long_fault_has_the_cost_of_its_first_collectives(monkeypatch):
 def test_no_cost_is_predicted_where_the_model_has_a_part_of_the_fault_only():
     """The attempts that a dead leaf makes fail, and what happens within a collective, are not in the model's times."""
     (config,) = scenario_of(RUN + LINK + LEAF + WITHIN).configurations()
-    costs = [one.cost_s is None for one in predicted_faults(config, "base", times_s(RUN + LINK + LEAF, "base"))]
-    assert costs == [False, True, True]
+    found = predicted_faults(config, "base", times_s(RUN + LINK + LEAF, "base"))
+    assert [one.cost_s is None for one in found] == [False, True, True]
+    told = ["predicted", "not predicted", "not predicted"]
+    assert [one.outcome for one in found] == [row["outcome"] for row in as_records(config, found)] == told
+    for row, one in zip(as_records(config, found), found, strict=True):
+        assert one.words.partition(": ")[2].startswith(row["outcome"])
+
+
+def test_a_stored_fault_without_a_predicted_cost_is_not_called_predicted():
+    """Runs of earlier versions have "predicted" in both rows, and NaN for a cost that is not known."""
+    row = {"engine": "model", "setting": 0, "mode": "base", "number": 1, "what": "link s0b0-s1b0 down"}
+    row |= {"at_collective": 3, "outcome": "predicted", "detected_s": math.nan, "recovered_s": math.nan}
+    row |= {"cost_collectives": 0, "lasting_cost_s": math.nan, "costs": None}
+    (both,) = faults_by_point([row | {"cost_s": 0.01}, row | {"cost_s": math.nan}]).values()
+    assert [(one.outcome, one.cost_s) for one in both] == [("predicted", 0.01), ("not predicted", None)]
 
 
 def test_a_cost_may_be_off_as_far_as_predictions_of_undisturbed_collectives_are():

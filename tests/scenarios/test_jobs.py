@@ -146,6 +146,45 @@ def test_labels_of_swept_configurations_say_without_classes_or_without_jobs():
     assert label.endswith("10 us, ring slowest edge, without jobs")
 
 
+def test_a_label_has_the_classes_that_its_own_jobs_have():
+    """A job without a class must not end with the words of another configuration's class."""
+    plain, gold = {"name": "small", "size": "4 MB"}, {"name": "small", "size": "4 MB", "class": "gold"}
+    jobs = [[{"name": "big"}, plain], [{"name": "big"}, gold], [plain]]
+    overrides = [Override("sweep.job", jobs, "job"), Override("class", [GOLD], "class")]
+    labels = [one.label for one in load_scenario("paper", overrides).configurations()]
+    assert [label.endswith("class gold (priority 2)") for label in labels] == [False, True, False]
+    assert ["gold" in label for label in labels] == [False, True, False]
+
+
+def test_each_configuration_of_a_run_with_jobs_has_a_line_of_them_and_its_own_words(tmp_path):
+    """The time of a job alone is what the others are compared with."""
+    (tmp_path / "jobs.toml").write_text("""
+        [collective]
+        size = "32 MB"
+        count = 3
+        [run]
+        modes = ["base"]
+        [[class]]
+        name = "gold"
+        priority = 0
+        [sweep]
+        job = [
+            [{ name = "big" }, { name = "small", ranks = [0, 1, 4, 5] }],
+            [{ name = "big" }, { name = "small", ranks = [0, 1, 4, 5], class = "gold" }],
+            [{ name = "small", ranks = [0, 1, 4, 5] }],
+        ]
+    """)
+    said, notes = ended("jobs.toml", "--engine", "model", "--no-report", "--out", "out", cwd=tmp_path)
+    (lines,) = [part.splitlines()[1:] for part in said.split("\n\n") if part.startswith("the jobs' mean")]
+    assert [re.findall(r"(\w+) [\d.]+ ms", line.rpartition(": ")[2]) for line in lines] == [
+        ["big", "small"], ["big", "small"], ["small"]
+    ]  # fmt: skip
+    assert ["gold" in line for line in lines] == [False, True, False]
+    fair, by_class = ("max-min fair shares", "the order of priority on WAN links")
+    shared = [line for line in notes.splitlines() if "share" in line]
+    assert [[words for words in (by_class, fair) if words in line] for line in shared] == [[fair], [by_class, fair]]
+
+
 def test_a_start_of_zero_equals_the_default_start_of_a_job():
     assert setting({"start": "0 s"}).jobs == setting({}).jobs
 

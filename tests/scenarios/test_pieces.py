@@ -166,9 +166,16 @@ def test_numbers_that_follow_a_quantity_are_told_in_its_order(chosen, said):
     assert _by_values(chosen) == said
 
 
-def test_a_slow_start_says_that_pieces_are_chosen():
-    scenario_of('[collective]\nkind = "broadcast"\nsize = "3 MB"\n').configurations()
-    assert command._reading().startswith("choosing collective.pieces, number ")
+def test_a_slow_start_says_which_of_how_many_pieces_are_chosen(monkeypatch):
+    """Two modes and two seeds share a choice: two sizes and two delays are four."""
+    seen = []
+    monkeypatch.setattr(choices, "choose", lambda *_, **__: seen.append(command._reading()) or choices.Choice(1))
+    monkeypatch.setattr(choices, "_expected", set())
+    choices._chosen.cache_clear()
+    swept = '[sweep]\ncollective.size = ["3 MB", "7 MB"]\nconditions.wan_delay = ["1 ms", "2 ms"]\nrun.seed = [1, 2]\n'
+    scenario_of(f'[collective]\nkind = "broadcast"\n[run]\nmodes = ["base", "wan"]\n{swept}').configurations()
+    choices._chosen.cache_clear()  # of these pieces, which nothing has chosen
+    assert seen == [f"choosing collective.pieces, number {number} of 4" for number in (1, 2, 3, 4)]
 
 
 def test_a_resumed_run_keeps_the_stored_choice_and_none_is_made_again(tmp_path, monkeypatch):
@@ -185,7 +192,7 @@ def test_a_resumed_run_keeps_the_stored_choice_and_none_is_made_again(tmp_path, 
     choices._chosen.cache_clear()
     resumed = recorded(tmp_path / "out").scenario
     assert [one.collective.pieces for one in resumed.configurations()] == [2, chosen[1]]
-    assert choices.choices_begun() == 0
+    assert choices.choices_begun()[0] == 0
 
 
 def test_a_schedule_is_built_once_for_all_sizes_and_is_that_of_each():

@@ -635,7 +635,10 @@ def test_an_interrupted_program_leaves_its_output_so_far_and_says_where(tmp_path
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and output.read_text() == "hi\n", said
-    assert said.endswith("run.py: the unfinished run is in run\nrun.py: interrupted\n")
+    left = "the unfinished run is in run; a program's run cannot be resumed, only started again in another folder"
+    assert said.endswith(f"run.py: {left}\nrun.py: interrupted\n")
+    _, refused = ended("--resume", "run", cwd=tmp_path, status=2)
+    assert "cannot be resumed" in refused  # as it has said
 
 
 def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> None:

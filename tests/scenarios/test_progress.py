@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from analysis.figures import __main__ as drawing
+from analysis.model import compiled
 from analysis.results.rows import Rows
 from analysis.statistics.intervals import gain, series_of, summarise
 from scenarios.engines.base import Activity, Retrying, Slice
+from scenarios.engines.model import Model
 from scenarios.experiment import progress
 from scenarios.experiment.progress import Progress
 from tests.fakes.commands import scenario
@@ -70,6 +72,33 @@ def test_the_time_left_is_extrapolated_from_the_pace_since_the_run_began(clock):
     assert model.time_left() == ", about 10 min left"
     model.take(part(0, "wan", np.ones(100)))
     assert model.time_left() == ""
+
+
+def test_a_model_that_is_compiled_first_says_so_until_something_is_predicted(monkeypatch, tmp_path):
+    """After a fresh installation that may take minutes, in which no collective is done."""
+    source, cached = tmp_path / "fluid_jit.py", tmp_path / "__pycache__/fluid_jit.run-1.py311.nbi"
+    source.write_text("")
+    monkeypatch.setattr(compiled, "FLUID", source)
+    shares = {"collective__kind": "alltoall", "collective__count": 10, "run__modes": ["base", "wan"]}
+    shown, alone = (Progress("model", scenario(**one).configurations()) for one in (shares, {"run__modes": ["base"]}))
+    says = "the model of flows that share links is compiled first"
+    assert says in shown.going_on() and says in shown.table(0).title and says not in alone.going_on()
+    assert says not in Progress("emulation", shown.configs).going_on()
+    cached.parent.mkdir()
+    for seconds, is_told in ((-5, True), (5, False), (-5, True)):  # of an earlier source, and of this one
+        cached.write_text("")
+        os.utime(cached, (time.time() + seconds,) * 2)
+        assert (says in shown.going_on()) is is_told
+    shown.take(part(0, "base", np.ones(5)))
+    assert says not in shown.going_on() and "5 of 20 collectives" in shown.going_on()
+
+
+def test_a_batch_of_the_model_takes_no_longer_where_collectives_take_long():
+    """Progress is told by batches: what takes a hundred times as long has a hundredth of the collectives in each."""
+    values = {"collective__kind": "alltoall", "collective__count": 100_000, "fabric__gpus": 16, "run__modes": ["wan"]}
+    (slow,), (quick,) = (scenario(**one).configurations() for one in (values, values | {"fabric__gpus": 4}))
+    steps = [next(Model()._batches([one], lambda *_: False)).stop for one in (slow, quick)]
+    assert 500 <= steps[0] <= 1500 and steps[1] == 5000  # 8 x 240 transfers each, and 8 x 12
 
 
 def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkeypatch, capsys):

@@ -384,3 +384,27 @@ def test_how_often_a_policy_that_decides_by_itself_has_chosen_is_told_everywhere
         "joint": (None, None),
         "mine": (3, 1),
     }
+
+
+def test_choices_that_change_nothing_are_told(tmp_path):
+    """The oracle compares the stored paths and rings of consecutive collectives."""
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return True, now.number % 3 == 0\n")
+    options = ("--engine", "model", "--modes", "base,mine", "--policy", "mine.py:mine", "--collectives", 60)
+    options = (*options, "--set", 'conditions.sampler="markov"', "--set", "conditions.mean_stay=30")
+    options = (*options, "--set", "control.counted=true")
+    (point,) = [one for one in answer(tmp_path / "json", *options)["points"] if one["mode"] == "mine"]
+    stored = rows(tmp_path / "json")
+    here = stored[stored["mode"] == "mine"]
+    rings, paths = ([list(one) for one in here[name]] for name in ("ring", "paths"))
+    same_paths = sum(sorted(paths[k]) == sorted(paths[k - 1]) for k in range(1, 60) if rings[k] != rings[k - 1])
+    same_paths += sum(paths[k] == paths[k - 1] for k in range(1, 60) if rings[k] == rings[k - 1])
+    same_rings = sum(rings[k] == rings[k - 1] for k in range(3, 60, 3))
+    assert (point["rerouted_to_same"], point["reembedded_to_same"]) == (same_paths, same_rings)
+    assert 0 < same_paths < point["rerouted"] == 59 and 0 < same_rings < point["reembedded"] == 19
+    assert point["path_changes"] == 59 - same_paths
+    said, _ = ended(*options, "--out", tmp_path / "told", cwd=tmp_path)
+    words = (
+        f"mine: re-routed 59, re-embedded 19 of 59; {same_paths} of the 59 choices of paths were the paths in force "
+        f"already; {same_rings} of the 19 choices of a ring were the ring in force already"
+    )
+    assert words in said and words in (tmp_path / "told/report.html").read_text()

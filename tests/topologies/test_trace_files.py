@@ -229,3 +229,29 @@ def test_bare_numbers_too_small_for_bits_per_second_are_told(tmp_path: Path) -> 
     assert any(told in note for note in read_trace(tmp_path / "trace.csv", LINKS).notes)
     (tmp_path / "large.csv").write_text("time,link,rate\n" + "".join(f"0,{name},400000000\n" for name in LINKS))
     assert not read_trace(tmp_path / "large.csv", LINKS).notes
+
+
+LACKING = [*range(0, 300, 10), *range(310, 500, 10)]
+LONG = [*range(0, 300, 10), *range(350, 500, 10)]
+USUAL = "(rows every 10 s otherwise)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "step_s", "told"),
+    [
+        (range(0, 400, 10), 10, ""),
+        (LONG, 10, f"290 s to 350 s {USUAL}, in collectives 30 to 34"),
+        (LACKING, 10, f"290 s to 310 s {USUAL}, in collective 30"),
+        (LACKING, 60, f"290 s to 310 s {USUAL}, in collective 5"),
+        (LACKING, 280, f"290 s to 310 s {USUAL}"),
+        ([0, 300], 10, ""),
+        ([number**2 for number in range(20)], 1, ""),
+    ],
+    ids=["regular", "six steps", "two steps", "a row of the run", "no row of the run", "too few", "changes"],
+)
+def test_a_run_tells_where_its_trace_has_no_rows(seconds: list[int], step_s: float, told: str, tmp_path: Path) -> None:
+    """Rows of changes alone come at any time, and have no gaps."""
+    rows = "".join(f"{second},{name},40 Gbit/s\n" for second in seconds for name in LINKS)
+    (tmp_path / "trace.csv").write_text("time,link,rate\n" + rows)
+    wanted = f"the previous rates hold where rows are missing: {len(LINKS)} links from {told}"
+    assert read_trace(tmp_path / "trace.csv", LINKS, step_s=step_s).notes == ((wanted,) if told else ())

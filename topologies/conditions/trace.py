@@ -29,7 +29,16 @@ from topologies.conditions.wan_keys import in_a_sentence, wan_keys
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
 from topologies.fabric.link_names import directions
 from topologies.text_files import TextFileError, opened_text, stamp_of
-from topologies.units import RATE, UnitError, parse_number, parse_rate_bps, parse_rate_or_zero_bps, rounded, rounding
+from topologies.units import (
+    RATE,
+    UnitError,
+    format_delay,
+    parse_number,
+    parse_rate_bps,
+    parse_rate_or_zero_bps,
+    rounded,
+    rounding,
+)
 
 MAX_BYTES = 256_000_000
 """Largest trace file that is read: all of its rows are held in memory."""
@@ -42,6 +51,9 @@ _COLUMNS = {  # names that other programs write, in lower case
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 _MAX_LISTED = 20  # mistakes that are listed: if the file is no trace at all, every line is a mistake
+_GAP = 1.5  # of the median step between a link's rows: a longer one is a gap
+_REGULAR, _LEAST_STEPS = 0.9, 10  # steps that are about the median one, and their number, of rows at regular times
+_MAX_GAPS = 3
 _LEAST_BARE_BPS = 1_000_000  # a smaller number without a unit was probably meant in another one
 _KEY = "conditions.trace"
 
@@ -166,7 +178,7 @@ def read_trace(
         step_ns=round(step_s * 1e9),
         unlisted=None if all(map(len, file.times_ns)) else unlisted,
         repeats=repeats,
-        notes=file.notes,
+        notes=(*file.notes, *_gap_notes(file.times_ns, round(step_s * 1e9))),
     )
 
 
@@ -176,6 +188,32 @@ class _File:
     rates_bps: tuple[npt.NDArray[np.float64], ...]
     end_ns: int
     notes: tuple[str, ...]
+
+
+def _gap_notes(times_ns: Iterable[npt.NDArray[np.int64]], step_ns: int) -> Iterator[str]:
+    """Yield a sentence on the gaps of links that have rows at regular times otherwise, and in which collectives a rate
+    from before a gap holds for longer than such a step. Rows for each change alone have no regular times."""
+    links_of: dict[tuple[int, int, int], int] = {}
+    for of_link in times_ns:
+        steps = np.diff(of_link)
+        usual = float(np.median(steps)) if steps.size >= _LEAST_STEPS else 0.0
+        is_usual = (steps <= _GAP * usual) & (steps >= usual / _GAP)
+        if usual and is_usual.mean() >= _REGULAR:
+            for at in np.flatnonzero(steps > _GAP * usual).tolist():
+                gap = int(of_link[at]), int(of_link[at + 1]), round(usual)
+                links_of[gap] = links_of.get(gap, 0) + 1
+    gaps = [_gap_words(*gap, links, step_ns) for gap, links in sorted(links_of.items())]
+    if gaps:
+        yield f"the previous rates hold where rows are missing: {list_first(gaps, _MAX_GAPS, '; ')}"
+
+
+def _gap_words(begin_ns: int, end_ns: int, usual_ns: int, links: int, step_ns: int) -> str:
+    first, last = -(-(begin_ns + usual_ns) // step_ns), -(-end_ns // step_ns) - 1
+    which = f"collectives {first:,} to {last:,}" if first < last else f"collective {first:,}"
+    met = f", in {which}" if first <= last else ""
+    of = f"{links:,} link{'s' * (links != 1)}"
+    span = f"from {format_delay(begin_ns / 1e9) if begin_ns else '0 s'} to {format_delay(end_ns / 1e9)}"
+    return f"{of} {span} (rows every {format_delay(usual_ns / 1e9)} otherwise){met}"
 
 
 @lru_cache(maxsize=2)

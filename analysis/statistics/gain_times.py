@@ -1,0 +1,92 @@
+"""When the fastest mode of a run under recorded conditions gains: a recording has good and bad times, which a mean over
+it hides."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from analysis.statistics.answer import judged
+from analysis.statistics.contests import MODE, Place, Setting, as_in_sentences, contests_of
+from analysis.statistics.intervals import Floats, Numbers, Series, shared
+from analysis.statistics.number_words import at_words
+from topologies.conditions.sampler import ConditionsSpec
+from topologies.units import format_delay
+
+_FASTER = 0.01  # by which share of its time a collective is to be faster to count
+_MOST_OF_IT = 0.9  # of the time saved, whose place is told
+_PART = 2 / 3  # a place that is a larger part of the run tells nothing
+_MOST_CONTESTS = 3
+
+
+def gain_times_sentence(
+    settings: Sequence[Setting],
+    times: Mapping[tuple[str, Place], Series],
+    conditions: Mapping[int, ConditionsSpec],
+) -> str:
+    """Return in how many collectives the best mode of the answer is faster than the baseline, and where most of the
+    time is saved; "" if conditions are not recorded, for many configurations, or if the baseline is the best.
+
+    `times` are those by engine and point, and `conditions` those of a configuration by its index.
+    """
+    told = [
+        (measured, verdict)
+        for measured, verdict in judged(as_in_sentences(contests_of(settings)), times)
+        if measured.contest.key == MODE and all(one.recorded for one in measured.times.values())
+    ]
+    if len(told) > _MOST_CONTESTS:
+        return ""
+    parts = list[str]()
+    for measured, verdict in told:
+        baseline, contest = verdict.contest.baseline, measured.contest
+        pair = shared([measured.times[name] for name in (baseline, verdict.best) if name in measured.times])
+        if pair is None or len(pair) < 2 or verdict.below is None:
+            continue
+        base, best = pair
+        where = f" {at_words(', '.join(value.words for value in contest.at))}" if len(told) > 1 else ""
+        count = _faster_words(base, best, verdict.best, baseline, is_first=not parts)
+        place = _place_words(base, best, conditions[contest.all_places[0].setting])
+        parts.append(f"{count}{where}{place}")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _faster_words(base: Series, best: Series, name: str, baseline: str, *, is_first: bool) -> str:
+    faster = int((best.completion_s < (1 - _FASTER) * base.completion_s).sum())
+    of = "all" if faster == base.number.size else f"{faster:,} of"
+    which = f"{'In' if is_first else 'in'} {of} {base.number.size:,} collectives"
+    return f"{which} {name} is faster than {baseline} by more than {_FASTER * 100:.0f} %"
+
+
+def _place_words(base: Series, best: Series, conditions: ConditionsSpec) -> str:
+    """Return in which collectives, and when in a trace, most of the time is saved, if that is a part of the run."""
+    saved_s = np.maximum(base.completion_s - best.completion_s, 0.0)
+    first, last = shortest_with(saved_s, _MOST_OF_IT)
+    if (last - first + 1) > _PART * saved_s.size:
+        return ", spread over the run"
+    begin, end = base.number[first], base.number[last]
+    which = f"in collective {begin:,}" if begin == end else f"in collectives {begin:,} to {end:,}"
+    return (
+        f"; {_MOST_OF_IT * 100:.0f} % of the time saved is saved {which}{_when(base.number[[first, last]], conditions)}"
+    )
+
+
+def shortest_with(saved_s: Floats, share: float) -> tuple[int, int]:
+    """Return the first and the last index of the fewest consecutive values, [K] with a sum above 0, that have this
+    share of their sum."""
+    total_s = np.concatenate([[0.0], np.cumsum(saved_s)])
+    # For each beginning the first end that is far enough; the rounding of sums must not ask for more than all.
+    ends = np.searchsorted(total_s, total_s[:-1] + share * total_s[-1] * (1 - 1e-12))
+    lengths = np.where(ends < total_s.size, ends - np.arange(saved_s.size), total_s.size)
+    first = int(lengths.argmin())
+    return first, int(ends[first]) - 1
+
+
+def _when(ends: Numbers, conditions: ConditionsSpec) -> str:
+    """Return the time in a trace that these collectives span, if it does not repeat."""
+    if conditions.sampler != "trace" or conditions.trace_repeat:
+        return ""
+    begin, end = (_time(float(number) * conditions.trace_step_s) for number in ends)
+    return f", at {begin} of the trace" if begin == end else f", from {begin} to {end} of the trace"
+
+
+def _time(seconds: float) -> str:
+    return format_delay(seconds) if seconds else "0 s"

@@ -1,0 +1,63 @@
+"""When the best mode gains under recorded conditions, in words."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.statistics.contests import Place, Setting
+from analysis.statistics.gain_times import gain_times_sentence, shortest_with
+from analysis.statistics.intervals import Series
+from topologies.conditions.sampler import ConditionsSpec
+
+TRACE = ConditionsSpec(sampler="trace", trace=Path("t.csv"), trace_step_s=10.0)
+REPEATS = ConditionsSpec(sampler="trace", trace=Path("t.csv"), trace_step_s=10.0, trace_repeat=True)
+
+
+def sentence(saved_s, conditions=TRACE, *, recorded=True):
+    """Return the sentence on collectives of 1 s in base, of which wan saves some time."""
+    saved, number = np.array(saved_s, dtype=float), np.arange(len(saved_s))
+    setting = Setting(index=0, label="8 GPUs", kind="allgather", at=(), modes=("base", "wan"), baseline={})
+    by_mode = {"base": np.ones(saved.size), "wan": 1 - saved}
+    times = {("model", Place(0, mode)): Series(number, each, recorded=recorded) for mode, each in by_mode.items()}
+    return gain_times_sentence([setting], times, {0: conditions})
+
+
+FEW = [0.0] * 20 + [0.5] * 5 + [0.0] * 35
+MOST = "; 90 % of the time saved is saved in collective"
+
+
+@pytest.mark.parametrize(
+    ("saved_s", "conditions", "count", "place"),
+    [
+        (FEW, TRACE, "5 of 60", f"{MOST}s 20 to 24, from 200 s to 240 s of the trace"),
+        (FEW, REPEATS, "5 of 60", f"{MOST}s 20 to 24"),
+        ([0.5, *[0.0] * 9], TRACE, "1 of 10", f"{MOST} 0, at 0 s of the trace"),
+        ([0.5] * 10, TRACE, "all 10", ", spread over the run"),
+        ([0.5, -0.1] * 10, TRACE, "10 of 20", ", spread over the run"),
+        ([0.005, *[0.0] * 9], TRACE, "0 of 10", f"{MOST} 0, at 0 s of the trace"),
+    ],
+)
+def test_a_trace_says_when_re_routing_gains(saved_s, conditions, count, place):
+    said = sentence(saved_s, conditions)
+    assert said == f"In {count} collectives wan is faster than base by more than 1 %{place}."
+
+
+@pytest.mark.parametrize("saved_s", [[-0.5] * 10, [0.0] * 10])
+def test_nothing_is_said_if_the_baseline_is_the_best(saved_s):
+    assert not sentence(saved_s)
+
+
+def test_conditions_that_are_drawn_have_no_times_to_tell():
+    assert not sentence(FEW, ConditionsSpec(), recorded=False)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12).filter(any), st.sampled_from([0.5, 0.9, 1.0]))
+def test_no_fewer_consecutive_collectives_have_this_share(saved, share):
+    first, last = shortest_with(np.array(saved, dtype=float), share)
+    needed = share * sum(saved) - 1e-9
+    spans = [stop - start for start in range(len(saved)) for stop in range(start + 1, len(saved) + 1)
+             if sum(saved[start:stop]) >= needed]  # fmt: skip
+    assert sum(saved[first : last + 1]) >= needed and last - first + 1 == min(spans)
