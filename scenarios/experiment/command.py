@@ -16,9 +16,9 @@ from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.preflight import at_a_time, check_capacity, check_program, check_vm
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
+from scenarios.experiment.results_json import links_of, plan_as_json
 from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.run_notes import notes_of_run
-from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.policies.decide import spread_pairs, spreads_over
 from scenarios.policies.knowledge import ENDS, PORTS
 from scenarios.policies.policy import MODES

@@ -20,7 +20,7 @@ from analysis.model import compiled
 from analysis.statistics.intervals import Interval, Series, series_of
 from analysis.statistics.number_words import bracketed, fixed
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
-from scenarios.experiment.summary import point_result
+from scenarios.experiment.point_results import point_result
 from scenarios.spec.scenario import Scenario
 from topologies.heartbeat import breaking_silence
 

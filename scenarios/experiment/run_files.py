@@ -30,9 +30,10 @@ from analysis.results.writer import Writer, atomic_replacement, temporary_of, wr
 from hosts.collectives.chakra import files_of
 from scenarios.engines import ENGINES
 from scenarios.engines.base import FaultOutcome, Snapshot
+from scenarios.experiment.point_results import ConfigResult
+from scenarios.experiment.results_csv import summary_csv
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.experiment.stored_settings import settings_as_json
-from scenarios.experiment.summary import ConfigResult, summary_csv
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import Mode
 from scenarios.policies.user_policy import split_reference

@@ -25,21 +25,20 @@ from scenarios.experiment import progress
 from scenarios.experiment.ecmp import EcmpGain, ecmp_gains
 from scenarios.experiment.fault_results import as_records, predicted_faults
 from scenarios.experiment.options import CANNOT, DONE, FAILED
-from scenarios.experiment.run_files import RunFiles
-from scenarios.experiment.so_far import SoFar
-from scenarios.experiment.summary import (
+from scenarios.experiment.point_results import (
     COLUMNS,
     ConfigResult,
     First,
-    as_json,
-    as_text,
     collectives_by_point,
     firsts_of,
     jobs_by_point,
     measured_of,
-    paragraphs_of,
     results_of,
 )
+from scenarios.experiment.results_json import as_json
+from scenarios.experiment.run_files import RunFiles
+from scenarios.experiment.run_paragraphs import as_text, paragraphs_of
+from scenarios.experiment.so_far import SoFar
 from scenarios.signals import Interrupted, OutputError, ask_for_time
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError

@@ -1,0 +1,299 @@
+"""What a run tells in words at its end: the answer, and the paragraphs beside the table of its points."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from analysis.results.paragraphs import About, Paragraph, those_about
+from analysis.statistics.answer import answer, winners
+from analysis.statistics.block_notes import few_blocks_sentence
+from analysis.statistics.bound_words import bound_words
+from analysis.statistics.claims import (
+    ABOUT,
+    PAPER_JOINT_GAIN,
+    PAPER_ORDER,
+    claims,
+    is_paper_configuration,
+)
+from analysis.statistics.contests import MODE, Place, contests_of
+from analysis.statistics.declared_faults import unmodelled_sentence
+from analysis.statistics.fault_costs import RECOVERY
+from analysis.statistics.fidelity import Fidelity
+from analysis.statistics.gain_times import gain_times_sentence
+from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
+from analysis.statistics.intervals import Series, gain, reasons
+from analysis.statistics.job_times import series_of_jobs
+from analysis.statistics.orders import SIGNS, orders_of
+from analysis.statistics.rates import drawn_sentence
+from scenarios.experiment.ecmp import EcmpGain, lines_of
+from scenarios.experiment.fault_results import heading
+from scenarios.experiment.point_results import (
+    ConfigResult,
+    PointResult,
+    TrainingResult,
+    intervals_of,
+    point_times,
+    pooled_faults,
+    settings_of,
+    times_by_engine,
+    transfer_fields,
+)
+from scenarios.experiment.results_table import bounds_of, share, table_of
+from scenarios.spec.admission import UNADMITTED
+from scenarios.spec.scenario import Scenario, plain_values
+from scenarios.text_table import aligned
+from topologies.fabric.fabric import build_fabric
+
+
+def as_sentence(results: Sequence[ConfigResult]) -> str:
+    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell when
+    it gains if conditions are recorded, which rates are random, and which faults predicted times are without."""
+    times = times_by_engine(results)
+    jobs = {
+        (result.engine, Place(result.index, point.mode)): series_of_jobs(
+            result.times[point.mode], {job.name: job.completion_s for job in point.jobs}
+        )
+        for result in results
+        for point in result.points
+    }
+    configs = {result.index: result.config for result in results}
+    drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
+    modelled = (plain_values(result.config)["fault"] for result in results if result.engine == "model")
+    settings = settings_of(results)
+    grain = grain_sentence(
+        winners(settings, times),
+        lambda index: configs[index].workload.algorithm,
+        lambda index: _most_at_a_time(configs[index]),
+    )
+    when = gain_times_sentence(settings, times, {index: config.conditions for index, config in configs.items()})
+    said = [answer(settings, times, jobs), when, drawn, grain, unmodelled_sentence(modelled)]
+    return " ".join(filter(None, said))
+
+
+def _most_at_a_time(config: Scenario) -> int:
+    if config.fabric.grain == "physical":
+        return 0
+    schedule = config.workload.schedule
+    transfers = ((one.flow, one.after) for one in schedule.transfers)
+    return most_at_a_time([*zip(*schedule.ends, strict=True)], transfers, config.fabric.gpus_per_site)
+
+
+def paragraphs_of(
+    results: Sequence[ConfigResult],
+    run_fidelity: Fidelity | None = None,
+    ecmp: Sequence[EcmpGain] = (),
+    lacking: Iterable[str] = (),
+) -> list[Paragraph]:
+    """Return what a run tells at its end beside the table, in the order of the terminal: the answer, the fidelity, what
+    the table's cells mean, and each configuration's order of the modes, with the paper's claims for its own. `lacking`
+    are sentences on what failed or was not measured."""
+    answer_lines = (as_sentence(results),) if results else ()
+    paragraphs = [
+        Paragraph(about=About.ANSWER, lines=answer_lines),
+        Paragraph(about=About.FIDELITY, lines=tuple(str(run_fidelity).splitlines() if run_fidelity else ())),
+        Paragraph(about=About.EMPTY, lines=tuple(_empty_lines(results))),
+        Paragraph(about=About.BLOCKS, lines=tuple(filter(None, [few_blocks_sentence(intervals_of(results))]))),
+        Paragraph(about=About.BOUNDS, lines=tuple(_bound_lines(results))),
+        _choices(results),
+        _jobs(results),
+        _transfers(results),
+        _faults(results),
+        _training_iterations(results),
+        *_order_paragraphs(results),
+        Paragraph(about=About.ECMP, lines=tuple(lines_of(ecmp))),
+        Paragraph(about=About.LACKING, lines=tuple(lacking)),
+    ]
+    return [one for one in paragraphs if one.lines]
+
+
+def as_text(results: Sequence[ConfigResult], paragraphs: Sequence[Paragraph]) -> str:
+    """Return the table of the points among the paragraphs of `paragraphs_of`, as the terminal prints them."""
+    opening = (About.ANSWER, About.FIDELITY)
+    above = [str(one) for one in those_about(paragraphs, *opening)]
+    below = [str(one) for one in paragraphs if one.about not in (*opening, About.LACKING)]
+    table = "\n".join(aligned(table_of(results)[0], range(3))) if results else "no point was finished"
+    return "\n\n".join([*above, table, *below] if results else [table, *above])
+
+
+def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield what the lower bounds are, if there are any."""
+    configs = [result.config for result in results]
+    yield from filter(
+        None,
+        [
+            bound_words(
+                bounds_of((result, point) for result in results for point in result.points).values(),
+                faults=any(config.faults for config in configs),
+                jobs=any(config.jobs for config in configs),
+            )
+        ],
+    )
+
+
+def _empty_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield why there are no intervals, with the modes that have none for this reason, and why other cells are
+    empty."""
+    yield from (f"[-]: {each}" for each in reasons(intervals_of(results)))
+    yield from table_of(results)[1]
+
+
+def _choices(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return how often modes that decide by themselves have chosen, if there are any."""
+    lines = []
+    for result in results:
+        for point in result.points:
+            if point.choices is not None:
+                what = point.choices.words(point.summary.collectives - (0 in result.config.collective.numbers))
+                lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {what}")
+    what = "policies that decide by themselves re-routed and re-embedded"
+    heading = f"before how many collectives after the first one {what}"
+    return Paragraph(about=About.CHOICES, heading=heading, lines=tuple(lines))
+
+
+def _jobs(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return the mean times of all jobs, measured and predicted, unless each is its whole round."""
+    lines, is_told = [], any(_tells_more(point) for result in results for point in result.points)
+    for result in results if is_told else ():
+        for point in (one for one in result.points if one.jobs):
+            jobs = (
+                f"{job.name}{' (background)' * job.background} {job.mean_s * 1e3:,.3f} ms"
+                + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * (result.engine != "model")
+                for job in point.jobs
+            )
+            lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {', '.join(jobs)}")
+    return Paragraph(
+        about=About.JOBS, heading="the jobs' mean completion times, each from the job's start", lines=tuple(lines)
+    )
+
+
+def _tells_more(point: PointResult) -> bool:
+    """Return whether the jobs' times tell more than the round's: those of a single job from its beginning on do not."""
+    return len(point.jobs) > 1 or any(not math.isclose(job.mean_s, point.summary.mean_s.value) for job in point.jobs)
+
+
+def _transfers(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return the outcome of every transfer, if there are any."""
+    lines = []
+    for result in results:
+        for point in result.points if result.config.transfers else ():
+            lines.append(f"{result.engine}, {result.config.label}, {point.mode}:")
+            for transfer in transfer_fields(result.config, point)["transfers"]:
+                lines.append(f"  {transfer['sentence']}{_delivery(transfer)}")
+    heading = "transfers, and when the latest of all rounds was complete"
+    return Paragraph(about=About.TRANSFERS, heading=heading, lines=tuple(lines))
+
+
+def _faults(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return the outcome of every fault, if there are any."""
+    struck, lines = pooled_faults(results), list[str]()
+    for (engine, label), points in groupby(struck, lambda one: (one.engine, one.label)):
+        lines.append(f"{engine}, {label}:")
+        by_fault: dict[tuple[int, str], list[str]] = {}
+        for one in points:
+            for fault in one.faults:
+                told = by_fault.setdefault((fault.results[0].number, fault.what), [])
+                told.append(f"    {one.mode}: {fault.outcome}")
+        for (number, what), told in by_fault.items():
+            lines += [f"  {f'fault {number}' if number else 'no declared fault'}, {what}", *told]
+    if any(one.recovered_s is not None for each in struck for fault in each.faults for one in fault.results):
+        lines.append(f"({RECOVERY})")
+    indices = {index for one in struck for index in one.settings}
+    return Paragraph(
+        about=About.FAULTS,
+        heading=heading(result.config for result in results if result.index in indices),
+        lines=tuple(lines),
+    )
+
+
+def _delivery(transfer: Mapping[str, Any]) -> str:
+    """Describe when a transfer was complete and whether that was in time; empty if it was not sent."""
+    if "there_s" not in transfer:
+        return ""
+    complete = f"; complete at {transfer['there_s'] * 1e3:,.3f} ms"
+    if not transfer["kept"]:
+        return f"{complete}, due at {transfer['due_s'] * 1e3:,.3f} ms"
+    return f"{complete}, {'in time' if transfer['outcome'] == UNADMITTED else 'kept'}"
+
+
+def _training_iterations(results: Sequence[ConfigResult]) -> Paragraph:
+    """Return a description of the training iterations, if there are any."""
+    points = [
+        (f"{result.engine}, {result.config.label}, {point.mode}{name}", training)
+        for result in results
+        for point in result.points
+        for name, training in (("", point.training), *((f", {job.name}", job.training) for job in point.jobs))
+        if training is not None
+    ]
+    lines = []
+    for which, training in points:
+        held = " ".join(f"{count:g}" for count in training.in_flight)
+        more = f", {max(training.more)} more before a cut than in 1F1B" * any(training.more)
+        room = "" if training.room is None else f" of {training.room:g}"
+        time, bubble = f"{training.iteration_s * 1e3:,.3f} ms", f"bubble {training.bubble_ratio:.2%}"
+        in_flight = f"micro-batches in flight by stage: {held}{room}{more}"
+        lines.append(f"{which}: {time}, {bubble}, {_exposed(training)}; {in_flight}")
+    what = "training iterations: time, share in which GPUs do not compute, time that communication adds"
+    return Paragraph(about=About.TRAINING, heading=what, lines=tuple(lines))
+
+
+def _exposed(training: TrainingResult) -> str:
+    """Describe the time that communication adds to an iteration: measured, if it was, and predicted."""
+    pipeline, gradients = training.exposed_pipeline_s * 1e3, training.exposed_data_s * 1e3
+    if training.measured_pipeline_s is None or training.measured_data_s is None:
+        return f"predicted {pipeline:,.3f} ms between stages and {gradients:,.3f} ms for gradients"
+    measured = training.measured_pipeline_s * 1e3, training.measured_data_s * 1e3
+    return (
+        f"measured {measured[0]:,.3f} ms between stages and {measured[1]:,.3f} ms for gradients "
+        f"(predicted {pipeline:,.3f} and {gradients:,.3f})"
+    )
+
+
+def _order_paragraphs(results: Sequence[ConfigResult]) -> tuple[Paragraph, Paragraph]:
+    """Return the order of what each contest compares, in each engine, and those of the paper's configurations, with
+    verdicts on its claims."""
+    others, papers = list[str](), list[str]()
+    for engine in dict.fromkeys(one.engine for one in results):
+        of_engine, of_paper = _orders(engine, [one for one in results if one.engine == engine])
+        others += of_engine
+        papers += of_paper
+    what = "the modes" if any(len(one.points) > 1 for one in results) else "compared"
+    paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
+    signs = "" if others else f"; {SIGNS}"
+    return (
+        Paragraph(about=About.ORDERS, heading=f"{what}, slowest first ({SIGNS})", lines=tuple(others)),
+        Paragraph(
+            about=About.CLAIMS,
+            heading=f"{paper} (here: within {ABOUT * 100:.0f} points of it{signs})",
+            lines=tuple(papers),
+        ),
+    )
+
+
+def _orders(engine: str, results: Sequence[ConfigResult]) -> tuple[list[str], list[str]]:
+    """Return the orders of an engine's contests, and those of the paper's configurations."""
+    papers, times = {result.index for result in results if _has_paper_values(result)}, point_times(results)
+    contests, of_paper = [], []
+    for contest in contests_of(settings_of(results)):
+        series = contest.times(times)
+        if contest.key == MODE and contest.all_places[0].setting in papers:
+            of_paper.append(f"{engine}, {contest.where}: {_claims(series)}")
+        elif len(series) > 1 and contest.is_rivalry:
+            contests.append((contest, series))
+    return [f"{engine}, {where}: {order}" for where, order in orders_of(contests)], of_paper
+
+
+def _claims(times: Mapping[str, Series]) -> str:
+    """Return the order of the modes and how far joint is below base, whatever the baseline is, with both verdicts."""
+    tested, joint = claims(times), gain(times["base"], times["joint"])
+    assert joint is not None  # all modes have all collectives
+    order = f"{tested.order_text}{_verdict(tested.order_holds)}"
+    return f"{order}; joint {share(joint)} below base{_verdict(tested.joint_holds)}"
+
+
+def _has_paper_values(result: ConfigResult) -> bool:
+    return is_paper_configuration(plain_values(result.config), [point.mode for point in result.points])
+
+
+def _verdict(holds: bool | None) -> str:
+    return {True: " (holds)", False: " (differs)", None: " (open)"}[holds]
