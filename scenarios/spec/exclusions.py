@@ -340,7 +340,6 @@ TABLE = (
         "transfers alone, or a ceiling of 1",
     ),
     Exclusion(_TE, _WALL, _LATE),
-    Exclusion(_TE, _FIFO, "not emulated yet: a fifo queue for each tunnel"),
     Exclusion(
         _TE_OVER_ROUTERS,
         _TIMED,

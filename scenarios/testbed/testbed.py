@@ -313,9 +313,8 @@ class Testbed:
 
     @property
     def tunnels(self) -> tuple[Tunnel, ...]:
-        """The rate-limited tunnels, one for each class (in service order) and path; empty without the routing te, and
-        without fair queues."""
-        if self.config.fabric.routing != ROUTING or self.fair_links is None:
+        """The rate-limited tunnels, one for each class (in service order) and path; empty without the routing te."""
+        if self.config.fabric.routing != ROUTING:
             return ()
         begins = tunnel_ports(self.fabric)
         if self.config.program.is_given:  # one class, whatever DSCP its sockets set

@@ -124,7 +124,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
         "class: the ceiling 0.7 of gold cannot be combined with admitted transfers together with other jobs",
     ),
     (TE, WALL, "fabric.routing: te cannot be combined with the wall clock"),
-    (TE, FIFO, 'fabric.routing: te cannot be combined with transport.queue "fifo"'),
     (TE | {"fabric": {"routing": "te", "wan": "five-router"}}, TIMED, "fabric.routing: te cannot be combined with"),
     (
         TE | {"te": {"every": "100 ms", "demand": "measured"}},

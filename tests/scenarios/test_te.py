@@ -19,7 +19,7 @@ from scenarios.spec.load import ScenarioError, load_scenario, resolved, scenario
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from tests.conftest import VM
 from tests.fakes.commands import scenario
-from tests.fakes.runs import measured
+from tests.fakes.runs import answer, measured
 
 TE, ALL = "fabric.routing=te", "collective.kind=alltoall"
 FLAT = "conditions.intra_rate=400 Gbit/s", "conditions.wan_rate=10 Gbit/s", "conditions.wan_delay=1 ns"
@@ -375,6 +375,37 @@ def test_emulated_te_times_match_the_model_under_link_failures(tmp_path: Path) -
     (tmp_path / "faults.toml").write_text(FAULTS.replace("every = 3", 'every = 1\ndemand = "measured"'))
     # Collective 3, during which a link fails, does not count.
     measured(tmp_path / "run", "faults.toml", "--engine", "emulation", collectives=4)
+
+
+FIFO = """
+[fabric]
+gpus = [1, 1]
+routing = "te"
+[conditions]
+wan_rate = "2-10 Gbit/s"
+intra_rate = "100 Gbit/s"
+wan_delay = "2 ms"
+[transport]
+queue = "fifo"
+[collective]
+chunk = "16 MB"
+pieces = 1
+emulated = 2
+[te]
+pieces = 40
+[run]
+modes = ["base"]
+"""
+
+
+def test_tunnels_have_fifo_queues_that_take_the_modelled_time_and_drop_what_does_not_fit(tmp_path: Path) -> None:
+    """One message fills all tunnels, over 40 connections that begin with whole windows, so that 1 MB is overrun."""
+    (tmp_path / "fifo.toml").write_text(FIFO)
+    measured(tmp_path / "run", "fifo.toml", "--engine", "emulation", collectives=2, median=0.01, p99=0.01)
+    small = ("--set", 'fabric.buffer="1 MB"', "--engine", "emulation")
+    first, again = (answer(tmp_path / name, "fifo.toml", *small) for name in ("small", "again"))
+    assert first["fidelity"]["drops"] > 0
+    assert [one["mean_s"] for one in first["points"]] == [one["mean_s"] for one in again["points"]]
 
 
 def test_demands_measured_in_the_emulation_match_the_model(tmp_path: Path) -> None:
