@@ -2,6 +2,7 @@
 
 import sys
 
+import pandas as pd
 import pytest
 
 from hosts.agent.transport import Transport, rto_min_s
@@ -75,3 +76,39 @@ def test_a_program_whose_messages_wait_in_queues_resends_nothing(tmp_path, queue
     found, _ = program(tmp_path, f"{sys.executable} mine.py", "--wan-delay", "20 ms", *asked)
     assert [one["status"] for one in found["ranks"]] == [0, 0]
     assert [one["retransmitted_segments"] for one in found["ranks"]] == [0, 0]
+
+
+ANSWERED = """
+import os, socket, threading, time
+import longhaul
+rank, hosts, size = int(os.environ["RANK"]), os.environ["LONGHAUL_HOSTS"].split(), 20_000_000
+if rank < 2:
+    other, _ = socket.create_server(("", 7000)).accept()
+else:
+    time.sleep(0.1)
+    other = socket.create_connection((hosts[rank - 2], 7000))
+other.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+for _ in range(4):
+    began, left = time.monotonic(), size
+    sender = threading.Thread(target=other.sendall, args=(bytes(size),))
+    sender.start()
+    while left:
+        left -= len(other.recv(min(left, 1 << 20)))
+    sender.join()
+    other.sendall(b"k")
+    other.recv(1)
+    longhaul.report(step=time.monotonic() - began)
+"""
+
+
+@pytest.mark.parametrize("captured", [(), ("--capture", "s1b0>s0b0")])
+def test_a_short_answer_is_sent_at_once_behind_a_long_message_captured_or_not(tmp_path, captured):
+    """Twice 20 MB each way at 40 Gbit/s take 8 ms, and they and the answers 20 ms each to arrive. Answers were held
+    back until the message before them had arrived, so that a step took up to 80 ms."""
+    (tmp_path / "mine.py").write_text(ANSWERED)
+    sets = ("fabric.gpus=[2, 2]", 'conditions.wan_rate="40 Gbit/s"', 'conditions.intra_rate="100 Gbit/s"')
+    asked = [word for one in sets for word in ("--set", one)] + ["--wan-delay", "20 ms"]
+    program(tmp_path, f"{sys.executable} mine.py", *asked, *captured)
+    steps = pd.read_csv(tmp_path / "run" / "steps.csv")
+    later = steps[steps.step > 0].step_s  # the first waits for the connection
+    assert later.to_list() == pytest.approx([0.048] * 12, rel=1e-3)
