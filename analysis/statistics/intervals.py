@@ -53,6 +53,7 @@ ALIKE = "times differ in too few collectives for an interval"
 HEAVY = "too few collectives for an interval, as the slowest conditions are rare"
 FEW_DRAWS = f"too few seeds for an interval: {MIN_BLOCKS} or more"
 ONE_DRAW = "no interval, as all rounds have the same draw of background traffic, and other draws would differ"
+SETTLED = "no interval, as only the first collectives differ and are no sample of later ones"
 """Why there is no interval."""
 
 _CORRELATION_TIMES_A_BLOCK = 30  # adjacent blocks then correlate by 2 %
@@ -64,6 +65,7 @@ _SKEWNESS = 0.2  # that such conditions may have without that number, as skewnes
 _ROUNDING = 1e-12
 SAME_TIME = 1e-9
 """Smaller differences, as shares of a time, are rounding errors of sums."""
+_SETTLED_TIME = 1e-6  # smaller differences between settled times, as shares of them, are those of an emulation
 _A_REPETITION = 1 << 40  # which is added to the numbers of the collectives of a further seed
 
 
@@ -415,7 +417,8 @@ def _ratio(blocks: _Blocks, numerator: _Values, denominator: _Values, confidence
         raise ValueError(f"a confidence of {confidence}; allowed: between 0 and 1")
     (numerators, above, _), (denominators, below, _) = numerator, denominator
     value = float(above.sum() / below.sum())
-    if why := _why_none(blocks, numerators - value * denominators):
+    residuals = numerators - value * denominators
+    if why := _why_none(blocks, residuals) or _why_settled(residuals, float(np.abs(numerators).max())):
         return Interval(value=value, low=math.nan, high=math.nan, why=why, blocks=blocks.number)
     residual = above - value * below
     of_draws = _between_draws(numerator, denominator, value)
@@ -485,3 +488,12 @@ def _why_none(blocks: _Blocks, residual: Floats) -> str:
         if third > _SKEWNESS * math.sqrt(count) * variance**1.5:
             return HEAVY
     return ""
+
+
+def _why_settled(residual: Floats, largest: float) -> str:
+    """Return SETTLED if the residuals of collectives, [K], change in the first half alone, to the rounding of values up
+    to `largest`. Under constant conditions tunnels follow measured demands, or beliefs what is measured, and then
+    nothing changes: intervals of 60 such times lay around a mean that no later collective has."""
+    least = _SETTLED_TIME * largest
+    settled = residual[residual.size // 2 :]
+    return SETTLED if np.ptp(settled) <= least < np.ptp(residual) else ""
