@@ -203,9 +203,9 @@ def _sysctls(transport: Transport, limits: SocketLimits, *, is_lossless: bool) -
         "tcp_slow_start_after_idle": int(transport.slow_start_after_idle),
         "tcp_congestion_control": transport.congestion_control,
         "tcp_no_metrics_save": 1,  # old connections must not influence new ones
-        # TCP would hold a short message back until those before it are out of the machine (`tcp_should_autocork`), which
-        # takes a network card some microseconds. Here packets are in one kernel until they arrive: a one-byte answer
-        # behind 20 MB was late by a round trip.
+        # TCP would hold a short message back until those before it are out of the machine (`tcp_should_autocork`),
+        # which takes a network card some microseconds. Here packets are in one kernel until they arrive: a one-byte
+        # answer behind 20 MB was late by a round trip.
         "tcp_autocorking": 0,
         "ping_group_range": "0 2147483647",
     }

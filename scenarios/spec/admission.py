@@ -266,10 +266,11 @@ def _transfers(plan: AdmissionPlan, jobs: tuple[JobSpec, ...]) -> tuple[Transfer
         return decide_all(capacities, requests, protects=plan.spec.protects)
 
     decisions, calendar, lags_s = _settle(admit, lags_of, lags_of(None))
+    promised_lags_s = lags_s
     down = _wan_links(fabric, plan.dead)
     broken: dict[str, Decision] = {}
     if down and not plan.spec.protects:
-        promised, promised_lags_s = calendar, lags_s
+        promised = calendar
 
         def admit_after_failure(lags_s: Floats) -> tuple[list[Decision], Calendar]:
             lags = zip(jobs, np.split(promised_lags_s, ends), np.split(lags_s, ends), strict=True)
@@ -283,10 +284,12 @@ def _transfers(plan: AdmissionPlan, jobs: tuple[JobSpec, ...]) -> tuple[Transfer
     connections = _connections(link_bps, calendar) if index_of else []
     case = 1 + capacities.failures.index(down) if down and plan.spec.protects else 0
     result = []
-    for job, of_job, job_lags_s, decision in zip(jobs, tunnels, np.split(lags_s, ends), decisions, strict=True):
+    each_lags_s = [np.split(lags, ends) for lags in (promised_lags_s, lags_s)]
+    for job, of_job, *job_lags_s, decision in zip(jobs, tunnels, *each_lags_s, decisions, strict=True):
         last = broken.get(job.name, decision)
         request = last.promised or last.request
-        lag_s = float(job_lags_s.max() if request.is_rate else job_lags_s.min())
+        told_lags_s = job_lags_s[job.name in broken]  # a promise that holds is told as it was made
+        lag_s = float(told_lags_s.max() if request.is_rate else told_lags_s.min())
         edges_s, workload = np.zeros(1), None
         rates_bps: dict[str, Floats] = {}
         if (index := index_of.get(job.name)) is not None:

@@ -208,6 +208,22 @@ def test_a_link_failure_breaks_only_those_unprotected_transfers_that_no_longer_f
     assert ends_s(down)["second"] <= second.due_s
 
 
+def test_a_promise_that_holds_without_a_link_is_told_by_the_deadline_that_was_requested():
+    """The new calendar has other lags: they were added to ends that were reckoned with the lags before."""
+    asks = [COPY | {"size": "400 MB", "deadline": "200 ms"}, COPY | {"name": "mine", "ranks": [1, 5], "size": "400 MB"}]
+    asks[1]["deadline"] = "230 ms"
+    wide = HEAD.replace("1-4 Gbit/s", "10 Gbit/s").replace("2 Gbit/s", "40 Gbit/s")
+    found = setting(*asks, head=wide)
+    down = replace(found, faults=(Fault(collective=0, kind="link down", target="s0b0-s1b0"),))
+    for one in (found, down):
+        assert [(each.outcome, each.due_s) for each in one.transfers] == [
+            ("admitted", pytest.approx(0.2, abs=1e-12)),
+            ("admitted", pytest.approx(0.23, abs=1e-12)),
+        ]
+    ends = ends_s(down)
+    assert ends["copy"] <= 0.2 and ends["mine"] <= 0.23
+
+
 @pytest.mark.parametrize(
     "policy", ['reroute = "every"\nreembed = "every 2"\nknowledge = "measured ends"', 'reroute = "gain 0.1"']
 )
