@@ -13,8 +13,11 @@ from topologies.errors import list_all, list_first
 _MAX_NAMES = 8
 
 
-def program_answer(settings: Sequence[Setting], times_s: Mapping[Place, float], quantity: str) -> str:
-    """Return the sentence on runs of a program, given one time of each, which is this `quantity` ("median step").
+def program_answer(
+    settings: Sequence[Setting], times_s: Mapping[Place, float], quantity: str, what_it_is: str = ""
+) -> str:
+    """Return the sentence on runs of a program, given one time of each, which is this `quantity` ("median step"), and
+    what that is in more words.
 
     Of several seeds it is the mean. There are no intervals, as nothing is known but these runs. It is "" if no two runs
     are comparable.
@@ -36,7 +39,8 @@ def program_answer(settings: Sequence[Setting], times_s: Mapping[Place, float], 
     where = found[0].contest.label if len(found) == 1 else f"{len(found)} configurations"
     are_rivals = all(one.contest.is_rivalry for one in found)
     outcome = outcomes(found) if are_rivals else "; ".join(map(side_by_side, found))
-    return f"{what} compared by the {quantity}{of_seeds}{where and f', {where}'}: {outcome}."
+    measure = f"{quantity}{what_it_is and f' ({what_it_is})'}{of_seeds}"
+    return f"{what} compared by the {measure}{where and f', {where}'}: {outcome}."
 
 
 def _verdict(contest: Contest, means_s: Mapping[str, float], quantity: str) -> Verdict:

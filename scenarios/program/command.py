@@ -180,7 +180,9 @@ def _answer(ran: Sequence[_Ran], points: Sequence[tuple[Scenario, str]]) -> str:
     whole = [(place, one.result) for place, one in zip(places, ran, strict=False) if not one.failures]
     has_steps = all(result["step_s"] is not None for _, result in whole)
     times_s = {place: result["step_s" if has_steps else "run_s"] for place, result in whole}
-    return program_answer(settings, times_s, "median step" if has_steps else "run's time")
+    if not has_steps:
+        return program_answer(settings, times_s, "run's time")
+    return program_answer(settings, times_s, "median step", "each as long as on its slowest rank")
 
 
 def _compared(ran: Sequence[_Ran], answer: str) -> list[str]:

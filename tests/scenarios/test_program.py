@@ -784,7 +784,8 @@ def test_several_modes_and_rates_are_compared_by_the_steps_that_the_program_tell
     assert out.count("[rank 0] longhaul: step 0.250000000\n") == out.count("[rank 1] rank 1\n") == 4
     table = out.partition("step, s")[2].splitlines()[1:5]
     assert [line.split()[1:3] for line in table] == [["0.250000", "3"]] * 4
-    assert "base and wan compared by the median step, 2 configurations: base and wan take the same time" in out
+    by = "compared by the median step (each as long as on its slowest rank), 2 configurations"
+    assert f"base and wan {by}: base and wan take the same time" in out
     assert [line.rpartition(", ")[2] for line in table] == ["base", "wan", "base", "wan"]
     with (tmp_path / "run/steps.csv").open() as file:
         rows = list(csv.DictReader(file))
