@@ -114,7 +114,7 @@ COLLECTIVE = (
     Column(
         "drops",
         "int",
-        "packets lost anywhere, in runs with faults also [those that a failed link loses]"
+        "packets lost anywhere, in runs with faults also [those that links with faults lose, in frames]"
         "(faults.md#the-outcome-of-each-fault)",
         0,
     ),
