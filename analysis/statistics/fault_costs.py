@@ -49,7 +49,7 @@ _COSTS = {
     "agents, new connections) is neither in costs nor in completion times",
 }
 """What the times of recovery and the costs are, by the kind of fault."""
-_CUT_OFF = ", and that of failed attempts, each from its beginning until the failure"  # of GPUs without any path
+_FAILED = ", and that of failed attempts, each from its beginning until the failure"  # where no path was left
 _MASKED = "masked"
 _WHY_MASKED = {"loss": "TCP alone makes up for losses", "slow": "nothing failed, links were slower"}
 SUCCEEDED = (
@@ -290,8 +290,8 @@ def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:
     of fault that there is."""
     measured = [one for one in faults if one.is_measured]
     kinds = {one.kind for one in measured}
-    cut_off = any(one.kind == "down" and one.collectives_lost for one in measured)
-    return tuple(words + _CUT_OFF * (cut_off and kind == "down") for kind, words in _COSTS.items() if kind in kinds)
+    failed = {one.kind for one in measured if one.collectives_lost and one.kind in ("down", "loss")}
+    return tuple(words + _FAILED * (kind in failed) for kind, words in _COSTS.items() if kind in kinds)
 
 
 def attempts_sentence(faults: Iterable[FaultResult]) -> str:
