@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -54,6 +55,7 @@ from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
 from analysis.statistics.contests import shared_words
 from analysis.statistics.declared_faults import unmodelled_sentence
+from analysis.statistics.fault_costs import attempts_sentence, faults_by_point
 from topologies.command_line import CommandParser
 from topologies.heartbeat import heartbeat
 from topologies.linux import begin_worker
@@ -102,7 +104,7 @@ def tasks_of(
     if number < 0:
         raise FigureError(f"{run.path} has no collective {collective}; allowed: 0 or more")
     has_budget = any(one.values.get("collective.budget") for one in configurations)
-    noted = partial(_noted, without_words(points))
+    noted = partial(_noted, without_words(run, points))
     tasks: list[Task] = [partial(budget.picture, name, groups, pooled)] if has_budget else []
     tasks += [task for group in groups for task in _of_means(name, group, pooled)]
     tasks += [partial(periods.picture, name, group, pooled) for group in periods.groups_of(repeated)]
@@ -156,10 +158,13 @@ def _left_out(configurations: Sequence[Configuration], most: int) -> str:
     return f"The first {most} of {count} configurations are drawn, the others left out." if count > most else ""
 
 
-def without_words(points: Points) -> str:
-    """Return a sentence on the faults that predicted times of these points are without; "" for none."""
+def without_words(run: Run, points: Points) -> str:
+    """Return sentences on the faults that predicted times of these points are without, and on the attempts that
+    measured ones are those of; "" for none."""
     modelled = [point.configuration for point in points.values() if point.engine == "model"]
-    return unmodelled_sentence(one.values.get("fault") for one in modelled)
+    faults = chain.from_iterable(faults_by_point(run.faults.to_dict("records")).values())
+    without = unmodelled_sentence(one.values.get("fault") for one in modelled)
+    return " ".join(filter(None, [without, attempts_sentence(faults)]))
 
 
 def _noted(words: str, task: Task) -> Task:

@@ -22,7 +22,9 @@ from analysis.figures.style import MODE_STYLES
 from analysis.model import fluid
 from analysis.model.max_plus import Cost, Hop, Step, Times, critical_path, seconds_by_link, times
 from analysis.results.reader import Run
+from analysis.results.rows import Point
 from analysis.statistics.declared_faults import DeclaredFault, declared
+from analysis.statistics.fault_costs import faults_by_point
 from analysis.statistics.transfer_times import times_of
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError, list_all
@@ -151,7 +153,7 @@ class Collective:
     `rows` are the indices of the flows in display order. `spans` are the predicted rates over time of each transfer of
     the flows that are `shown`, by its index, if flows share links. `faults` are those in force when it began or while
     it ran, in the scenario's words. `failing` are the links or ports that went down while it ran, and
-    after how many seconds.
+    after how many seconds. `may_be_again`: a fault that hit it has made attempts fail.
     """
 
     configuration: Configuration
@@ -169,6 +171,7 @@ class Collective:
     delays_s: Floats
     faults: tuple[str, ...] = ()
     failing: Mapping[int, float] = field(default_factory=dict)
+    may_be_again: bool = False
 
     @property
     def shown(self) -> list[int]:
@@ -266,8 +269,17 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
             faults=faults,
         )
         if collective is not None:
-            collectives.append(collective)
+            collectives.append(replace(collective, may_be_again=_may_be_again(run, configuration, mode, collective)))
     return collectives
+
+
+def _may_be_again(run: Run, configuration: Configuration, mode: str, collective: Collective) -> bool:
+    """Return whether the time is that of an attempt before which others may have failed: a fault that hit this measured
+    collective has made attempts fail."""
+    faults = faults_by_point(run.faults.to_dict("records")).get(Point("emulation", configuration.index, mode), ())
+    lost = [one for one in faults if one.collectives_lost] if collective.measured else []
+    hit = {part["collective"] for one in lost for part in one.costs or ()}
+    return collective.number in hit.union(one.at_collective for one in lost)
 
 
 def links_in_use(configuration: Configuration, rows: Any, faults: Sequence[DeclaredFault]) -> Counter[int]:

@@ -53,11 +53,12 @@ def picture(name: str, run: Run) -> Picture | None:
         grid[0].set_ylim(len(shown) - 0.5, -0.5)
         lost, again = int(rows.collectives_lost.sum()), int(rows.bytes_again.sum())
         more = f"; the first {len(shown)} are shown" if len(rows) > len(shown) else ""
-        told = f"{_counted(rows)}: {lost} collectives lost, {again:,} bytes retransmitted{more}"
+        sent = "sent again, those of failed attempts included" if lost else "retransmitted"
+        told = f"{_counted(rows)}: {lost} collectives lost, {again:,} bytes {sent}{more}"
         figure.suptitle(told, fontsize=8.5)
         explain(figure, "\n".join(f"{name}: {words}" for words, name in names.items()))
         what = ["time from each fault to its detection and to the recovery from it"] * has_times
-        what += ["what each fault cost, TCP's repair included"] * has_costs
+        what += [f"what each fault cost{', failed attempts included' * bool(lost)}"] * has_costs
         caption = list_all(what)
         return Picture(
             name=f"{name}-faults",

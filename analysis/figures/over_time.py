@@ -24,7 +24,14 @@ from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import Configuration, PointRows, Points
 from analysis.figures.style import FAINT, MODE_STYLES, dashed_style, line, marker, time_unit
 from analysis.results.reader import Run
-from analysis.statistics.fault_costs import FaultResult, chance, faults_by_point, some_collectives, told
+from analysis.statistics.fault_costs import (
+    FaultResult,
+    attempts_sentence,
+    chance,
+    faults_by_point,
+    some_collectives,
+    told,
+)
 from analysis.statistics.number_words import fixed
 from topologies.conditions.sampler import sampler
 from topologies.conditions.timed import Timed
@@ -333,6 +340,8 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
         cost = "is predicted to cost" if is_predicted and costs else "cost"
         some = some_collectives(results[0][1].collectives)
         yield f"{what} in collective {at:,} {cost} {', '.join(costs) or unknown}{some}."
+    here = [one for point, faults in of_points.items() if point.setting == configuration.index for one in faults]
+    yield from filter(None, [attempts_sentence(here)])
     depends = chance([(configuration.conditions, configuration.seed)])
     if alike and depends:
         yield f"{depends[0].upper()}{depends[1:]}."

@@ -70,6 +70,10 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
                 "After it: messages on its path from then on, as which links they took is not recorded. It is not the "
                 "fault's cost: they would have taken a part of this time without the fault, too."
             )
+        if any(one.may_be_again for one in shown):
+            lines.append(
+                "Where attempts failed, the one that succeeded is drawn; failed ones are in costs of faults alone."
+            )
         if len(shown) < len(collectives):
             lines.append(f"The {len(shown)} of {len(collectives)} modes whose times differ most are drawn.")
         explain(figure, "\n".join(lines))

@@ -49,6 +49,7 @@ from analysis.statistics.fault_costs import (
     FaultResult,
     PointCosts,
     chance,
+    cost_words,
     faults_by_point,
     pooled_costs,
     some_collectives,
@@ -176,7 +177,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         name=run.provenance.get("name", "run"),
         answer=" ".join(said[About.ANSWER][0].lines)
         if said[About.ANSWER]
-        else _answer(settings_of(points), times, _job_times(run, points), configurations, points),
+        else _answer(settings_of(points), times, _job_times(run, points), configurations, without_words(run, points)),
         said=said,
         about=About,
         complete=run.complete,
@@ -203,6 +204,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         chance=chance(
             (one.conditions, one.seed) for one in configurations if any(one.index in c.settings for c in costs)
         ),
+        cost_words=cost_words(one for point in costs for fault in point.faults for one in fault.results),
         most_lines=_MAX_LINES,
         orders=_sheet(("engine", "setting", "order found"), orders, 3),
         several_modes=len({one.mode for one in all_points}) > 1,
@@ -220,9 +222,10 @@ def _answer(
     times: Mapping[tuple[str, Place], Series],
     jobs: Mapping[tuple[str, Place], Mapping[str, Series]],
     configurations: Sequence[Configuration],
-    points: Points,
+    without: str,
 ) -> str:
-    """Return the answer of a run that has not said any, as it is not finished or of an earlier version."""
+    """Return the answer of a run that has not said any, as it is not finished or of an earlier version. `without` are
+    sentences on what its times are without."""
     by_index = {one.index: one for one in configurations}
     grain = grain_sentence(
         winners(settings, times),
@@ -231,7 +234,7 @@ def _answer(
     )
     drawn = drawn_sentence((one.fabric, one.conditions) for one in configurations)
     when = gain_times_sentence(settings, times, {one.index: one.conditions for one in configurations})
-    return " ".join(filter(None, [answer(settings, times, jobs), when, drawn, grain, without_words(points)]))
+    return " ".join(filter(None, [answer(settings, times, jobs), when, drawn, grain, without]))
 
 
 def _notes(configurations: Sequence[Configuration]) -> tuple[str, ...]:
@@ -431,7 +434,7 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
             times_ms = [_NONE if time_s is None else f"{time_s * 1e3:,.3f}" for time_s in times]
             label = configurations[point.setting].label if len(configurations) > 1 else ""
             line = [label, point.mode, f"{one.number}: {one.what}" if one.number else one.what]
-            line += [f"{one.outcome}{some_collectives(one.collectives)}", f"{one.at_collective:,}", *times_ms]
+            line += [f"{one.outcome_words}{some_collectives(one.collectives)}", f"{one.at_collective:,}", *times_ms]
             is_measured = point.engine != "model"
             yield [
                 *line,

@@ -57,6 +57,7 @@ _CHANGED = (
 _SLOWNESS = (
     "the smallest and the largest measured/predicted time of its transfers; a transfer's time runs from the moment "
     "when it could start, or when its predecessor on the same flow had arrived if that was later, until it has arrived"
+    ": 0 if its data had arrived before, and waited for a lost frame of its predecessor"
 )
 _FAIRNESS = (
     "Jain's fairness index on the least fair of the links that its transfers shared, and that link: (sum x)² / "
@@ -114,7 +115,7 @@ COLLECTIVE = (
     Column(
         "drops",
         "int",
-        "packets lost anywhere, in runs with faults also [those that a failed link loses]"
+        "packets lost anywhere, in runs with faults also [those that links with faults lose, in frames]"
         "(faults.md#the-outcome-of-each-fault)",
         0,
     ),

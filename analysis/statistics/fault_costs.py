@@ -5,6 +5,7 @@ cost, or `NOT_PREDICTED` without one, and no times of detection and recovery.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +28,34 @@ _RESOLUTION_S = 1e-9  # of measured times
 _SOON_S = 1e-6  # the shortest time of a recovery that is told
 _DOWN = " down"
 _RECOVERED = "recovered"
-RECOVERY = (
-    "recovered: all switches had confirmed other paths, or new processes had started; packets take other paths then or "
-    "up to 5 ms later, as Open vSwitch revalidates cached decisions: costs may differ by 5 ms for this alone; what a "
-    "cost has beyond that of the other paths is mostly the time in which TCP sends again what was lost"
+_KINDS = (
+    (re.compile(r"(link|switch) \S+ down"), "down"),
+    (re.compile(r"link \S+ loss .*"), "loss"),
+    (re.compile(r"agent [0-9]+ slow .*"), "slow"),
+    (re.compile("controller killed|the controller has died"), "controller"),
 )
-"""What the times of recovery and the costs are, in words."""
+"""What a fault is in words, and its kind; every other one ends an agent."""
+_AGENT = "agent"
+_COSTS = {
+    "down": "links down: recovered when all switches had confirmed other paths; packets take these then or up to 5 ms "
+    "later, as Open vSwitch revalidates cached decisions: costs may differ by 5 ms for this alone; what a cost has "
+    "beyond that of the other paths is mostly the time in which TCP sends again what was lost",
+    "loss": "links with losses: nothing is repaired; the cost is the time in which TCP sends again what was lost",
+    "slow": "slow agents: nothing is repaired; the cost is that of their lower rates, for as long as these last",
+    "controller": "killed controllers: recovered when a new one had started; switches forward as before until then, "
+    "and the pause in which it starts is neither in costs nor in completion times",
+    _AGENT: "killed agents: recovered when new ones had started; the cost is that of the failed attempt, from the "
+    "collective's beginning until the failure was detected; the time from then until the collective is run again (new "
+    "agents, new connections) is neither in costs nor in completion times",
+}
+"""What the times of recovery and the costs are, by the kind of fault."""
+_FAILED = ", and that of failed attempts, each from its beginning until the failure"  # where no path was left
+_MASKED = "masked"
+_WHY_MASKED = {"loss": "TCP alone makes up for losses", "slow": "nothing failed, links were slower"}
+SUCCEEDED = (
+    "Measured times of collectives are those of the attempts that succeeded: failed ones before them are in the costs "
+    "of faults alone."
+)
 _NOTHING = "about 0"
 _MOST_PARTS = 4  # collectives whose costs are told
 _LASTING = {True: "from the other paths", False: "for as long as the fault lasts"}
@@ -48,7 +71,7 @@ class FaultResult:
     `lasting_cost_s` is the part of the cost that lasts as long as the fault, such as that of slower paths; the rest is
     what the fault itself took. `costs` has both for each of the first collectives that it hit, as `fault_outcomes` has
     them. `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how many
-    collectives the predicted cost arises, if it is not that of all.
+    collectives the predicted cost arises, if it is not that of all. `collectives_lost` attempts failed because of it.
     """
 
     number: int
@@ -62,11 +85,23 @@ class FaultResult:
     costs: Sequence[Mapping[str, Any]] | None = None
     error_s: float | None = None
     collectives: int | None = None
+    collectives_lost: int = 0
 
     @property
     def is_measured(self) -> bool:
         """Whether the fault was injected, and its outcome measured."""
         return self.outcome not in (PREDICTED, NOT_PREDICTED)
+
+    @property
+    def kind(self) -> str:
+        """What kind of fault it is: a key of what costs are."""
+        return next((kind for form, kind in _KINDS if form.fullmatch(self.what)), _AGENT)
+
+    @property
+    def outcome_words(self) -> str:
+        """How the fault ended, in words that fit a cost: "masked: TCP alone makes up for losses"."""
+        why = _WHY_MASKED.get(self.kind) if self.outcome == _MASKED else None
+        return self.outcome if why is None else f"{self.outcome}: {why}"
 
     @property
     def words(self) -> str:
@@ -110,7 +145,7 @@ class FaultCost:
         if not first.is_measured:
             some = some_collectives(first.collectives)
             return f"{NOT_PREDICTED}, as {_WHY_NOT}" if cost is None else f"{PREDICTED} cost {cost}{some}"
-        counts = Counter(one.outcome for one in self.results)
+        counts = Counter(one.outcome_words for one in self.results)
         if first.what.endswith(_DOWN) and {*counts} == {_RECOVERED} and (cost or "").startswith(_NOTHING):
             return f"without effect on the time, cost {cost}"
         outcomes = [
@@ -208,6 +243,7 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
         costs = record["costs"]  # a list, an array, or nothing
         values["costs"] = None if costs is None or isinstance(costs, float) else tuple(map(dict, costs))
         values["collectives"] = record["cost_collectives"] or None
+        values["collectives_lost"] = record["collectives_lost"]
         if values["outcome"] == PREDICTED and values["cost_s"] is None:  # as runs of earlier versions have it
             values["outcome"] = NOT_PREDICTED
         found[point] = (*found.get(point, ()), FaultResult(**values))
@@ -247,6 +283,20 @@ def pooled_costs(settings: Sequence[Setting], faults: Mapping[Point, Sequence[Fa
                         )
                     )
     return found
+
+
+def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:
+    """Return what the times of recovery and the costs of the measured ones of these faults are, in words for each kind
+    of fault that there is."""
+    measured = [one for one in faults if one.is_measured]
+    kinds = {one.kind for one in measured}
+    failed = {one.kind for one in measured if one.collectives_lost and one.kind in ("down", "loss")}
+    return tuple(words + _FAILED * (kind in failed) for kind, words in _COSTS.items() if kind in kinds)
+
+
+def attempts_sentence(faults: Iterable[FaultResult]) -> str:
+    """Return a sentence on which attempts the measured times are those of; "" if none failed because of a fault."""
+    return SUCCEEDED if any(one.is_measured and one.collectives_lost for one in faults) else ""
 
 
 def chance(conditions: Iterable[tuple[ConditionsSpec, int]]) -> str:

@@ -13,6 +13,12 @@ TOLERANCE = 0.01
 distance from 1."""
 
 _MAX_NAMED = 4
+_AT_ONCE = 0.005  # ratios below it are 0.00 in words
+_WHY_AT_ONCE = (
+    "0.00: its data had arrived, and waited for a lost frame of the one before it on its connection, with whose "
+    "arrival its time begins"
+)
+"""Why a transfer can take no time."""
 _LEFT_OUT = "disturbed by a fault and left out of the comparison with the model"
 
 
@@ -51,15 +57,24 @@ class Fifo:
         """The range of measured/predicted times of transfers."""
         return _range(self.quickest_transfer, self.slowest_transfer)
 
+    def cause(self, *, lossy: bool) -> str:
+        """Why the model does not hold, in words after "fifo queues, "; `lossy`: WAN links are configured to lose
+        frames. Lost packets count before shares: TCP's repair of one takes a round trip at least."""
+        if self.drops and lossy:
+            return "as WAN links lose frames (fabric.wan_loss), which TCP sends again"
+        if self.drops:
+            return "whose finite buffers drop packets, which TCP sends again"
+        return "where TCP decides how flows share links"
+
     @property
     def words(self) -> str:
         """The numbers as a sentence, without the full stop."""
-        worst = ""
+        worst, at_once = "", f" ({_WHY_AT_ONCE})" * (self.drops > 0 and self.quickest_transfer < _AT_ONCE)
         if self.fairness is not None:
             worst = f"; shares are least fair on {self.fairness_link} (Jain's index {self.fairness:.2f} of 1)"
         return (
-            f"collectives took {self.took} as long as predicted and single transfers {self.transfers_took}, with "
-            f"{_counted(self.drops, 'drop')} and {self.retransmitted_bytes / 1e6:,.1f} MB retransmitted{worst}"
+            f"collectives took {self.took} as long as predicted and single transfers {self.transfers_took}{at_once}, "
+            f"with {_counted(self.drops, 'drop')} and {self.retransmitted_bytes / 1e6:,.1f} MB retransmitted{worst}"
         )
 
 
@@ -186,8 +201,8 @@ class Fidelity:
         sentences = []
         unfair = None if self.fifo is None or self.fifo.holds else self.fifo
         if unfair is not None:
-            why = "the model does not hold in fifo queues, where TCP decides how flows share links"
-            sentences.append(f"{why}: {unfair.words}")
+            why = "the model does not hold in fifo queues, "
+            sentences.append(f"{why}{unfair.cause(lossy=bool(self.lossy))}: {unfair.words}")
         if not self.holds and (unfair is None or unfair.collectives != self.collectives):
             off = f"median {self.median_ratio:.4f}, p99 of its distance from 1 {percentage(self.p99_abs_error)}"
             modes = self.modes or ()

@@ -1,7 +1,7 @@
 """The faults of a point: how far the costs of measured ones may be off, and the predicted costs of those that were not
 measured."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,14 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
     completed = faults_of_completed(config, build_fabric(config.fabric))
     healthy_s, found = np.full(completion_s.size, np.nan), list[FaultResult]()
     for number, (fault, whole) in enumerate(zip(completed, config.faults, strict=True), 1):
-        one = FaultResult(number=number, what=fault.what, at_collective=fault.collective, outcome=NOT_PREDICTED)
+        lost = (whole.lasts or 0) - (fault.lasts or 0)  # attempts that are lost make it shorter
+        one = FaultResult(
+            number=number,
+            what=fault.what,
+            at_collective=fault.collective,
+            outcome=NOT_PREDICTED,
+            collectives_lost=lost,
+        )
         if fault.kind in PLANNED_KINDS and fault.after_s is None and fault.lasts == whole.lasts:
             stop = completion_s.size if fault.lasts is None else min(completion_s.size, fault.collective + fault.lasts)
             hit = slice(fault.collective, min(stop, fault.collective + _MOST_COLLECTIVES))
@@ -65,16 +72,8 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
     return tuple(found)
 
 
-def as_records(config: Scenario, faults: Sequence[FaultResult]) -> Iterator[dict[str, Any]]:
-    """Yield the predicted faults of a point as rows of faults.parquet, without the point. The attempts that are lost in
-    the model are those by which a fault lasts for fewer collectives."""
-    completed = faults_of_completed(config, build_fabric(config.fabric))
-    for fault, declared in zip(faults, config.faults, strict=True):
-        lost = (declared.lasts or 0) - (completed[fault.number - 1].lasts or 0)
-        yield _as_record(fault, lost)
-
-
-def _as_record(fault: FaultResult, lost: int) -> dict[str, Any]:
+def as_record(fault: FaultResult) -> dict[str, Any]:
+    """Return a predicted fault of a point as a row of faults.parquet, without the point."""
     return {
         "number": fault.number,
         "at_collective": fault.at_collective,
@@ -85,7 +84,7 @@ def _as_record(fault: FaultResult, lost: int) -> dict[str, Any]:
         "cost_collectives": fault.collectives or 0,
         "lasting_cost_s": fault.lasting_cost_s,
         "costs": None if fault.costs is None else [*fault.costs],
-        "collectives_lost": lost,
+        "collectives_lost": fault.collectives_lost,
         "bytes_again": 0,
         "outcome": fault.outcome,
     }

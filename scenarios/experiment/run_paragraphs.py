@@ -18,7 +18,7 @@ from analysis.statistics.claims import (
 )
 from analysis.statistics.contests import MODE, Place, contests_of
 from analysis.statistics.declared_faults import unmodelled_sentence
-from analysis.statistics.fault_costs import RECOVERY
+from analysis.statistics.fault_costs import attempts_sentence, cost_words
 from analysis.statistics.fidelity import Fidelity
 from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
@@ -48,7 +48,8 @@ from topologies.fabric.fabric import build_fabric
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
     """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell when
-    it gains if conditions are recorded, which rates are random, and which faults predicted times are without."""
+    it gains if conditions are recorded, which rates are random, which faults predicted times are without, and which
+    attempts measured ones are those of."""
     times = times_by_engine(results)
     jobs = {
         (result.engine, Place(result.index, point.mode)): series_of_jobs(
@@ -67,7 +68,8 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         lambda index: _most_at_a_time(configs[index]),
     )
     when = gain_times_sentence(settings, times, {index: config.conditions for index, config in configs.items()})
-    said = [answer(settings, times, jobs), when, drawn, grain, unmodelled_sentence(modelled)]
+    attempts = attempts_sentence(fault for result in results for point in result.points for fault in point.faults)
+    said = [answer(settings, times, jobs), when, drawn, grain, unmodelled_sentence(modelled), attempts]
     return " ".join(filter(None, said))
 
 
@@ -196,8 +198,8 @@ def _faults(results: Sequence[ConfigResult]) -> Paragraph:
                 told.append(f"    {one.mode}: {fault.outcome}")
         for (number, what), told in by_fault.items():
             lines += [f"  {f'fault {number}' if number else 'no declared fault'}, {what}", *told]
-    if any(one.recovered_s is not None for each in struck for fault in each.faults for one in fault.results):
-        lines.append(f"({RECOVERY})")
+    costs = cost_words(one for each in struck for fault in each.faults for one in fault.results)
+    lines += [f"({words})" for words in costs]
     indices = {index for one in struck for index in one.settings}
     return Paragraph(
         about=About.FAULTS,

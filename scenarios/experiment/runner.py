@@ -23,7 +23,7 @@ from scenarios.engines.base import Activity, Engine, EngineEvent, Failed, FaultO
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
 from scenarios.experiment.ecmp import EcmpGain, ecmp_gains
-from scenarios.experiment.fault_results import as_records, predicted_faults
+from scenarios.experiment.fault_results import as_record, predicted_faults
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.point_results import (
     COLUMNS,
@@ -135,7 +135,7 @@ def _predict_faults(stored: Mapping[Point, "pd.DataFrame"], run: Run, files: Run
                 rows = stored.get(point)
                 if rows is not None and len(rows) == len(config.collective.numbers) and point not in known:
                     faults = predicted_faults(config, mode, rows["completion_s"].to_numpy())
-                    records = as_records(config, faults)
+                    records = map(as_record, faults)
                     found += [FaultOutcome(setting=index, mode=mode, account=record) for record in records]
     if found:
         files.record_faults("model", found)

@@ -15,13 +15,24 @@ _MOST_GROUPS, _MOST_RUNS = 3, 5  # that are named
 
 
 def notes_on(configs: Sequence[Scenario], *, emulates: bool) -> tuple[str, ...]:
-    """Return a sentence for each value that was rounded or chosen, key without effect, assumption of files, and
-    physical limit that configurations are beyond; raises SpecError without the files.
+    """Return a sentence for each value that was rounded or chosen, key without effect, assumption of files, loss
+    that is not one of frames, and physical limit that configurations are beyond; raises SpecError without the files.
 
     With `emulates` the emulation will run, and limits beyond which it refuses to are left to it.
     """
     of_files, of_limits = file_notes.notes_on(configs), physical_limits.notes_on(configs, emulates=emulates)
-    return (*of_files, *_chosen_pieces(configs), *of_limits)
+    return (*of_files, *_chosen_pieces(configs), *_segments_lost(configs), *of_limits)
+
+
+def _segments_lost(configs: Sequence[Scenario]) -> list[str]:
+    """Return a sentence if faults lose packets: segments of many frames, which links queue and lose as a whole."""
+    lossy = dict.fromkeys(one.what for config in configs for one in config.faults if one.kind == "link loss")
+    if not lossy:
+        return []
+    return [
+        f"fault ({list_first([*lossy], _MOST_GROUPS)}): that share of TCP's segments is lost, each as a whole, of up "
+        "to 500 kB; it is not that share of frames, which fabric.wan_loss loses"
+    ]
 
 
 def _chosen_pieces(configs: Sequence[Scenario]) -> list[str]:

@@ -31,8 +31,8 @@ class _Counts:
 class PacketBalance:
     """Counts lost packets on the interfaces of a fabric's hosts, `host_pids` by rank, from now on.
 
-    Nothing may be under way now. A segment of several packets counts as one packet where it is lost as a whole, or as
-    full packets of its bytes if that is more: Open vSwitch may cut segments on the way.
+    Nothing may be under way now. A segment of several frames that is lost as a whole counts as the full frames of its
+    bytes, and so do parts of one that Open vSwitch has cut on the way.
     """
 
     def __init__(self, fabric: Fabric, host_pids: Sequence[int]) -> None:

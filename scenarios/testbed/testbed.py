@@ -119,7 +119,7 @@ class CollectiveRecord:
     - `reembedded`, `rerouted`, `reconfigure_*`: the `Reconfiguration` before it.
     - `start_ns[rank]`: the beginning of each rank; `sent_ns`, `arrived_ns`: by transfer of the schedule
       (`hosts.communicator.Completed`). All are since the first rank began.
-    - `drops`: packets lost anywhere; if the configuration has faults, also those that a failed link loses.
+    - `drops`: packets lost anywhere; if the configuration has faults, also those that links lose by these, in frames.
     - `retransmitted_bytes`: payload that TCP retransmitted; None if an agent has died since.
     - `later`: the paths of all flows after each change of tunnels during the collective.
     - `counters`: rows of a link or port (index), the two instants between which its counter was read, since the

@@ -83,8 +83,8 @@ def test_a_fifo_run_warns_how_far_the_model_is_off_and_names_the_least_fair_link
     assert found is not None and not found.holds and found.fifo is not None and found.fifo.collectives == 2
     first, second = found.warnings
     assert first == (
-        "the model does not hold in fifo queues, where TCP decides how flows share links: collectives took "
-        "1.50 to 12.3 times as long as predicted and single transfers 0.50 to 1,240 times, with 5 drops and "
+        "the model does not hold in fifo queues, whose finite buffers drop packets, which TCP sends again: collectives "
+        "took 1.50 to 12.3 times as long as predicted and single transfers 0.50 to 1,240 times, with 5 drops and "
         "0.9 MB retransmitted; shares are least fair on b (Jain's index 0.50 of 1)"
     )
     assert "predictions for this configuration do not hold" in second  # because other queues were measured too
@@ -96,6 +96,28 @@ def test_a_fifo_run_within_one_percent_of_the_model_gives_no_warning() -> None:
     assert near is not None and near.holds and near.warnings == ()
     late = fidelity([rows(quickest_transfer=0.98, fairness=1.0, fairness_link="a")])
     assert late is not None and not late.holds and len(late.warnings) == 1
+
+
+def test_the_warning_names_what_makes_the_model_wrong_in_fifo_queues() -> None:
+    """Lost frames make single transfers late, and others arrive at once behind them."""
+    late, at_once = (
+        {"completion_s": 1.7, "slowest_transfer": 5.01, "quickest_transfer": 0.0},
+        "0.00: its data had arrived",
+    )
+
+    def told(lossy: bool, drops: int) -> str:
+        found = fidelity([rows(**late, drops=drops)], lossy=lossy)
+        assert found is not None
+        return found.warnings[0]
+
+    begins = "the model does not hold in fifo queues, "
+    assert told(True, 3).startswith(f"{begins}as WAN links lose frames (fabric.wan_loss), which TCP sends again: ")
+    assert told(False, 3).startswith(f"{begins}whose finite buffers drop packets, which TCP sends again: ")
+    assert at_once in told(True, 3) and at_once in told(False, 3)
+    for lossy in (True, False):
+        assert told(lossy, 0).startswith(f"{begins}where TCP decides how flows share links: ") and at_once not in told(
+            lossy, 0
+        )
 
 
 def test_configured_wan_loss_is_reported_and_its_drops_give_no_further_warning() -> None:

@@ -71,3 +71,19 @@ def test_a_note_is_without_names_if_it_is_about_all_configurations():
     assert note.startswith("in wan crossings")
     (note,) = greedy_notes([("8 GPUs, tree", ["wan"]), ("8 GPUs, mesh", [])], most=9)
     assert note.startswith("tree: in wan crossings")
+
+
+LOSS = """
+[[fault]]
+at = "collective 1"
+what = "link s0b0-s1b0 loss 0.01 %"
+"""
+
+
+def test_before_a_run_it_is_said_that_a_fault_of_losses_loses_whole_segments(tmp_path):
+    (tmp_path / "loss.toml").write_text("[run]\nmodes = ['base']" + LOSS)
+    said = "fault (link s0b0-s1b0 loss 0.01 %): that share of TCP's segments is lost, each as a whole, of up to 500 kB"
+    _, told_before = ended("loss.toml", "--dry-run", cwd=tmp_path)
+    assert f"run.py: {said}; it is not that share of frames, which fabric.wan_loss loses" in told_before
+    down = "fault=[{at='collective 1', what='link s0b0-s1b0 down'}]"
+    assert "segments" not in ended("loss.toml", "--dry-run", "--set", down, cwd=tmp_path)[1]

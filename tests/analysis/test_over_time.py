@@ -333,3 +333,30 @@ def test_faults_are_named_once_and_modes_have_the_order_of_all_figures(testbeds)
     table = page[page.index("<h2>Faults</h2>") :]
     modes = re.findall(r"<td[^>]*>(base|wan|joint)</td>", table[: table.index("</table>")])
     assert modes == ["base", "wan", "joint"] * 2
+
+
+def test_a_collective_that_was_run_again_is_said_to_have_the_time_of_the_attempt_that_succeeded(testbeds, capsys):
+    """An agent is killed in collective 3: the answer, captions, figures and report say which attempts times are of."""
+    testbeds(FakeTestbeds())
+    kill = 'fault=[{at="1 ms into collective 3",what="agent 3 killed"}]'
+    run("--engine", "emulation", "--modes", "base,joint", "--collectives", 8, "--set", kill, "--out", "out",
+        "--no-report")  # fmt: skip
+    assert "attempts that succeeded" not in capsys.readouterr().out  # no attempt was lost there
+    about = {"engine": "emulation", "setting": 0, "number": 1, "at_collective": 3, "what": "agent 3 killed"}
+    about |= {"detected_s": 0.06, "recovered_s": 0.09, "cost_s": 0.08, "cost_collectives": 0, "bytes_again": 9}
+    rows = [about | {"mode": mode, "collectives_lost": 1, "outcome": "recovered"} for mode in ("base", "joint")]
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
+    said = "attempts that succeeded: failed ones before them are in the costs of faults alone."
+    run("--resume", "out", "--no-report")
+    printed = capsys.readouterr().out
+    assert said in printed.partition("fidelity:")[0] and "(killed agents: recovered when new ones" in printed
+    *_, notes = picture_of()
+    assert said in notes
+    for collective, is_said in ((3, True), (2, False)):
+        draw("out", collective=collective)
+        timeline = re.sub("<[^>]*>|\\s+", " ", Path("out", "figures", "run-timeline.svg").read_text())
+        assert ("the one that succeeded is drawn" in re.sub(" +", " ", timeline)) == is_said
+    title = faults.picture("run", open_run("out")).figure.get_suptitle()
+    assert title == "1 fault in 2 modes: 2 collectives lost, 18 bytes sent again, those of failed attempts included"
+    page = report.write("out").read_text()
+    assert said in page and "Killed agents: recovered when new ones had started" in page

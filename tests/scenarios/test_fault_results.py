@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.statistics.fault_costs import FaultCost, FaultResult, faults_by_point
+from analysis.statistics.fault_costs import FaultCost, FaultResult, attempts_sentence, cost_words, faults_by_point
 from analysis.statistics.fault_outcomes import fault_outcomes
 from scenarios.engines.base import FaultOutcome
 from scenarios.engines.model import Model
 from scenarios.experiment import fault_results
-from scenarios.experiment.fault_results import as_records, heading, predicted_faults, with_errors
+from scenarios.experiment.fault_results import as_record, heading, predicted_faults, with_errors
 from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.spec.faults import Fault
@@ -50,6 +50,14 @@ def having(**values):
         (having(recovered_s=1e-6, cost_s=11e-6, error_s=1e-5), "recovered after 1 us, cost 11 us"),
         (having(outcome="masked"), "masked"),
         (having(outcome="masked", cost_s=1e-12), "masked, cost about 0"),
+        (
+            having(what="link s0b0-s1b0 loss 1 %", outcome="masked", cost_s=0.0376),
+            "masked: TCP alone makes up for losses, cost 37.6 ms",
+        ),
+        (
+            having(what="agent 1 slow 10x", outcome="masked", cost_s=0.02),
+            "masked: nothing failed, links were slower, cost 20 ms",
+        ),
         (having(outcome="predicted", cost_s=0.02), "predicted cost 20 ms"),
         (
             having(outcome="predicted", cost_s=0.02, collectives=10_000),
@@ -100,16 +108,15 @@ def test_no_cost_is_predicted_where_the_model_has_a_part_of_the_fault_only():
     found = predicted_faults(config, "base", times_s(RUN + LINK + LEAF, "base"))
     assert [one.cost_s is None for one in found] == [False, True, True]
     told = ["predicted", "not predicted", "not predicted"]
-    assert [one.outcome for one in found] == [row["outcome"] for row in as_records(config, found)] == told
-    for row, one in zip(as_records(config, found), found, strict=True):
-        assert one.words.partition(": ")[2].startswith(row["outcome"])
+    assert [one.outcome for one in found] == [as_record(one)["outcome"] for one in found] == told
+    assert all(one.words.partition(": ")[2].startswith(one.outcome) for one in found)
 
 
 def test_a_stored_fault_without_a_predicted_cost_is_not_called_predicted():
     """Runs of earlier versions have "predicted" in both rows, and NaN for a cost that is not known."""
     row = {"engine": "model", "setting": 0, "mode": "base", "number": 1, "what": "link s0b0-s1b0 down"}
     row |= {"at_collective": 3, "outcome": "predicted", "detected_s": math.nan, "recovered_s": math.nan}
-    row |= {"cost_collectives": 0, "lasting_cost_s": math.nan, "costs": None}
+    row |= {"cost_collectives": 0, "lasting_cost_s": math.nan, "costs": None, "collectives_lost": 0}
     (both,) = faults_by_point([row | {"cost_s": 0.01}, row | {"cost_s": math.nan}]).values()
     assert [(one.outcome, one.cost_s) for one in both] == [("predicted", 0.01), ("not predicted", None)]
 
@@ -160,6 +167,35 @@ def test_a_run_of_the_model_tells_what_faults_cost_in_the_table_the_report_and_t
     assert float(shown.split()[-2]) == pytest.approx(cost_s, rel=1e-3) and shown.endswith(" s")
     table = pd.read_csv(tmp_path / "out" / "summary.csv").set_index("mode")
     assert table["fault.2.cost_s"]["base"] == pytest.approx(cost_s, rel=1e-9)
+
+
+def test_what_costs_consist_of_is_told_for_the_kinds_of_faults_that_were_measured():
+    """A killed agent loses no packet: its cost is the failed attempt. Only links that go down have other paths."""
+    killed, lossy = having(what="agent 3 killed", collectives_lost=1), having(what="link s0b0-s1b0 loss 1 %")
+    assert cost_words([having(outcome="predicted"), having(outcome="not predicted", what="agent 3 killed")]) == ()
+    (words,) = cost_words([killed, having(outcome="predicted")])
+    assert words.startswith("killed agents: ") and "TCP" not in words and "other paths" not in words
+    assert "from the collective's beginning until the failure was detected" in words
+    assert "new connections) is neither in costs nor in completion times" in words
+    (undeclared,) = cost_words([having(number=0, what="rank 2: the agent has ended")])
+    assert undeclared == words
+    down, loss = cost_words([lossy, DOWN])
+    assert down.startswith("links down: ") and "failed attempts" not in down and loss.startswith("links with losses: ")
+    assert "TCP sends again" in down and "TCP sends again" in loss
+    for what, begins in (("switch s0l0 down", down), ("link s0b0-s1b0 loss 100 %", loss)):
+        (failed,) = cost_words([having(what=what, collectives_lost=2)])
+        assert failed.startswith(begins) and "failed attempts" in failed
+    for what, begins in (("agent 1 slow 2x", "slow agents: "), ("controller killed", "killed controllers: ")):
+        (words,) = cost_words([having(what=what)])
+        assert words.startswith(begins) and "TCP" not in words
+
+
+def test_measured_times_are_said_to_be_those_of_attempts_that_succeeded_where_others_failed():
+    lost = having(what="agent 3 killed", collectives_lost=1)
+    assert attempts_sentence([DOWN, lost]).startswith(
+        "Measured times of collectives are those of the attempts that succ"
+    )
+    assert attempts_sentence([DOWN]) == attempts_sentence([having(outcome="predicted", collectives_lost=1)]) == ""
 
 
 def test_seeds_are_repetitions_of_a_fault(tmp_path):
