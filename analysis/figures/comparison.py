@@ -379,8 +379,8 @@ def _note(
     none."""
     looks = "filled: measured; open, or a line: predicted" if group.is_numeric else SIDES
     lines = [looks] * any(len(comparison.engines) > 1 for comparison in comparisons)
-    intervals = [(one.mode, each) for one in estimates for each in (one.summary.mean_s, one.gain) if each]
-    if any(not each.why and each.low < each.high for _, each in intervals):
+    intervals = [(one.mode, one.summary.mean_s, one.gain) for one in estimates]
+    if any(each and not each.why and each.low < each.high for _, *both in intervals for each in both):
         lines.append("whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives"))
     return "\n".join([*lines, *(fill(f"no whiskers: {why}", _NOTE_WIDTH) for why in reasons(intervals))])
 

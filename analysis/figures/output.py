@@ -25,6 +25,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.figures.style import INK, SETTINGS
@@ -33,6 +34,8 @@ from analysis.results.writer import atomic_replacement
 _PNG_DPI = 200
 _LEGEND_ROWS = 2  # of a legend, and as many lines of its note, for which figures have room
 _LEGEND_ROW, _NOTE_LINE = 0.17, 0.12  # inches of each further one
+_SURELY_FREE = 0.5  # of a column's width: a shorter title has room
+_MARGIN = 2  # pixels between a title and the figure's edge
 
 ON_WHITE: Mapping[str, Any] = MappingProxyType(
     {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
@@ -107,6 +110,7 @@ def canvas(width: float, height: float) -> Iterator[Figure]:
         figure = _Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
+        _wrap_titles(figure)
 
 
 def panels(figure: Figure, count: int, *, columns: int, **options: Any) -> list[Axes]:
@@ -147,6 +151,57 @@ def _wrapped(text: str, figure: Figure, *, per_inch: float) -> str:
     """Wrap each line of a text to the width of the figure, at `per_inch` characters per inch."""
     room = int(per_inch * figure.get_figwidth())
     return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, room, break_on_hyphens=False))
+
+
+def _wrap_titles(figure: Figure) -> None:
+    """Wrap the titles of panels that would reach past the figure's edges or into the next column's room: a layout makes
+    room for their height alone."""
+    long = {title: title.get_text() for axes in figure.axes for title in _titles(axes) if _is_long(figure, axes, title)}
+    if not long:
+        return
+    for title in long:
+        title.set_text("x")  # a long one would narrow the panels
+    figure.draw_without_rendering()
+    rooms = {title: _room(figure, axes, title) for axes in figure.axes for title in _titles(axes) if title in long}
+    for title, text in long.items():
+        title.set_text(text)
+        width = title.get_window_extent().width
+        while width > rooms[title] and (words := _narrower(title.get_text(), rooms[title] / width)) != title.get_text():
+            title.set_text(words)
+            width = title.get_window_extent().width
+
+
+def _titles(axes: Axes) -> list[Text]:
+    """Return the titles of a panel that have a text: left, in the middle, right."""
+    return [one for one in axes.get_children() if isinstance(one, Text) and one not in axes.texts and one.get_text()]
+
+
+def _is_long(figure: Figure, axes: Axes, title: Text) -> bool:
+    """Return whether a title is so long that only a layout shows whether there is room for it."""
+    spec = axes.get_subplotspec()
+    columns = 1 if spec is None else spec.get_gridspec().ncols / len(spec.colspan)
+    return title.get_window_extent().width > _SURELY_FREE * figure.bbox.width / columns
+
+
+def _room(figure: Figure, axes: Axes, title: Text) -> float:
+    """Return the width (pixels) that a title may have where the panels are: up to the middle between two panels."""
+    own, edge = axes.get_window_extent(), figure.bbox.width - _MARGIN
+    others = [one.get_window_extent() for one in figure.axes if one is not axes and one.get_in_layout()]
+    beside = [one for one in others if one.y0 < own.y1 and one.y1 > own.y0]
+    right = min([edge - own.x1, *((one.x0 - own.x1 - _MARGIN) / 2 for one in beside if one.x0 >= own.x1)])
+    left = min([own.x0 - _MARGIN, *((own.x0 - one.x1 - _MARGIN) / 2 for one in beside if one.x1 <= own.x0)])
+    if title.get_horizontalalignment() == "left":
+        return float(own.width + right)
+    return float(own.width + 2 * min(left, right))
+
+
+def _narrower(text: str, share: float) -> str:
+    """Return a text whose longest line is wrapped to this share of its length, at most to words."""
+    lines = text.splitlines()
+    longest = max(range(len(lines)), key=lambda at: len(lines[at]))
+    room = max(1, int(len(lines[longest]) * share))
+    lines[longest : longest + 1] = textwrap.wrap(lines[longest], room, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def colour_bar(figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, label: str) -> None:

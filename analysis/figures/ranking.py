@@ -178,11 +178,11 @@ def _words(one: Estimate, unit_s: float, digits: int, over: str | None) -> str:
 
 def _notes(comparisons: Sequence[Comparison], estimates: Sequence[Estimate], over: str | None) -> Iterator[str]:
     """Yield lines that explain the figure."""
-    intervals = [(one.mode, each) for one in estimates for each in (one.summary.mean_s, one.gain) if each]
+    intervals = [(one.mode, one.summary.mean_s, one.gain) for one in estimates]
     both = "filled: measured, open: predicted for the same collectives"
     looks = {"model": "open: predicted", "emulation": "filled: measured"}
     words = [both if len(one.engines) > 1 else looks[one.engines[0]] for one in comparisons]
-    bars = ["bars: 95 % intervals"] * any(not each.why for _, each in intervals)
+    bars = ["bars: 95 % intervals"] * any(not each.why for _, *both in intervals for each in both if each)
     yield "; ".join([*dict.fromkeys(words), *bars])
     if over is not None:
         unsure = any(one.gain and one.gain.low <= 0 <= one.gain.high for one in estimates)

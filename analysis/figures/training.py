@@ -5,7 +5,7 @@ idle time is white, and each message over the WAN is an arrow. It is drawn from 
 both exist. The diagram of a training job shows only the job's GPUs and messages, over the time of the round.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -26,12 +26,14 @@ KM_A_MS = 204
 
 GEOPIPE = {"bubble ratio": 78.91, "iteration": 9.1}
 """Reductions in percent reported for GeoPipe (arXiv 2510.12064): of the bubble ratio "up to", of the iteration time on
-average. Its experimental setting is not public."""
+average. Its experimental setting is not public, so that only the scenario with its pipeline is compared with them."""
 
-_FIT = (
+_COMPARED = "geopipe"  # the name of that scenario
+_REPORTED = (
     f"below, dotted: GeoPipe's {GEOPIPE['bubble ratio']} % of the bubble ratio and {GEOPIPE['iteration']} % of the "
-    "iteration; rings are a fit, as its setting is not public"
+    "iteration"
 )
+_FIT = "rings are a fit, as its setting is not public"
 _SAVED = {"bubble ratio": "#4C8C4A", "iteration": "#8A5AAB"}
 _DELAY, _RATE, _PIPELINE, _KIND = "conditions.wan_delay", "conditions.wan_rate", "training.pipeline", "training"
 _WORK = {"F": ("forward", "#8FC1E3"), "B": ("backward", "#2C5F8A"), "W": ("of weights", "#F5D04C")}
@@ -273,6 +275,8 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
         return None
     pipelines = list(dict.fromkeys(row.pipeline for row in rows))
     saves = {"1f1b", "overlapped"} <= {*pipelines}
+    reported = GEOPIPE if name == _COMPARED else {}
+    fitted = False
     scale, unit = time_unit(max(row.iteration_s for row in rows))
     with canvas(min(_MAX_INCHES, max(5.2, 3.6 * len(names))), 5.6 if saves else 3.4) as figure:
         grid = figure.subplots(1 + saves, len(names), squeeze=False, sharex=True, sharey="row")
@@ -285,7 +289,7 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
                     grid[0, column].plot(x, y, color=colour, **look)
             grid[0, column].set_title(panel.replace(", ", "\n"))
             if saves:
-                _savings(grid[1, column], here, axis)
+                fitted |= _savings(grid[1, column], here, axis, reported)
             grid[-1, column].set_xlabel(axis.label)
         grid[0, 0].set_ylabel(f"iteration ({unit})")
         grid[0, 0].set_ylim(bottom=0)
@@ -301,7 +305,8 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
         note += f"\nthe first {len(names)} of {len(every)} panels; the data have all" * (len(names) < len(every))
         if saves:
             handles += [Line2D([], [], color=colour, label=f"{what} saved") for what, colour in _SAVED.items()]
-            note += f"\n{_FIT}"
+            if reported:
+                note += f"\n{_REPORTED}" + f"; {_FIT}" * fitted
         legend(figure, handles, note)
     where = f"distance of the sites, at {KM_A_MS} km a ms" if axis.key == _DELAY else "rate of the WAN"
     return Picture(
@@ -310,7 +315,7 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
         figure=figure,
         data=csv_text(
             {axis.column if key == "x" else key: value for key, value in row._asdict().items()}
-            | {f"{what} below 1f1b (%)": "" if saved is None else saved[what] for what in GEOPIPE}
+            | {f"{what} below 1f1b (%)": "" if saved is None else saved[what] for what in _SAVED}
             for row, saved in ((row, _saved(rows, row)) for row in rows)
         ),
     )
@@ -336,22 +341,28 @@ def crossings(x: Sequence[float], y: Sequence[float], level: float) -> list[floa
     ]
 
 
-def _savings(axes: Axes, rows: Sequence[Row], axis: Axis) -> None:
-    """Draw the savings of `overlapped` over 1F1B, and mark where they are those reported for GeoPipe."""
+def _savings(axes: Axes, rows: Sequence[Row], axis: Axis, reported: Mapping[str, float]) -> bool:
+    """Draw the savings of `overlapped` over 1F1B, and mark where they are the reported ones, if there are any; return
+    whether they are anywhere."""
+    fitted = False
     engine = "model" if any(row.engine == "model" for row in rows) else "emulation"
     savings = [(row.x, saved) for row in rows if row.engine == engine and (saved := _saved(rows, row)) is not None]
     x = [coordinate for coordinate, _ in savings]
     for what, colour in _SAVED.items():
         y = [saved[what] for _, saved in savings]
         axes.plot(x, y, color=colour)
-        axes.axhline(GEOPIPE[what], color=colour, linewidth=0.9, linestyle=":")
-        fits = crossings(x, y, GEOPIPE[what])
+        if what not in reported:
+            continue
+        axes.axhline(reported[what], color=colour, linewidth=0.9, linestyle=":")
+        fits = crossings(x, y, reported[what])
+        fitted |= bool(fits)
         ring: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
-        axes.plot(fits, [GEOPIPE[what]] * len(fits), markeredgecolor=INK, **ring)
+        axes.plot(fits, [reported[what]] * len(fits), markeredgecolor=INK, **ring)
         for fit in fits:
             is_left = 2 * fit > x[0] + x[-1]  # the label is on the left, so that it stays within the panel
             look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": INK, "bbox": ON_WHITE}
             number = f"{fit:,.0f}" if axis.key == _DELAY else f"{fit:.3g}"
             look |= {"xytext": (-5 if is_left else 5, 6), "ha": "right" if is_left else "left"}
-            axes.annotate(f"{number} {axis.unit}", (fit, GEOPIPE[what]), **look)
+            axes.annotate(f"{number} {axis.unit}", (fit, reported[what]), **look)
     axes.set_ylim(0, 100)
+    return fitted

@@ -167,7 +167,10 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         estimates = [(point, summarise(point.series), gains[id(point)]) for point in all_points]
         bases = {place for _, place in baselines.values()}
         summary = [_line(*estimate, is_baseline=_place(estimate[0]) in bases) for estimate in estimates]
-        intervals = [(point.mode, one) for point, times, over_base in estimates for one in (times.mean_s, over_base)]
+        intervals = [
+            (point.mode, times.mean_s, None if _place(point) in bases else over_base)
+            for point, times, over_base in estimates
+        ]
         queued = [line for point in all_points for line in _fifo_line(point)]
         costs = pooled_costs(settings_of(points), faults_by_point(run.faults.to_dict("records")))
         rows = [_download(point, rows_a_point(all_points)) for point in all_points]

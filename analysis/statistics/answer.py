@@ -491,7 +491,8 @@ def _all(group: Sequence[Verdict], names: Callable[[Verdict], Sequence[str]]) ->
 
 
 def _margin(group: Sequence[Verdict]) -> str:
-    """Return by how much the best is below the baseline, or below the next if it is the baseline."""
+    """Return by how much the best is below the baseline, and below the next best if that is another one; below the
+    next alone without a baseline."""
     known = [(one, one.below) for one in group if one.below is not None]
     if not known:
         following = [(one, one.below_next) for one in group if one.next is not None and one.below_next is not None]
@@ -502,7 +503,21 @@ def _margin(group: Sequence[Verdict]) -> str:
         return f", {_shares(following, f'below {then}')}"
     names = list(dict.fromkeys(one.contest.baseline for one, _ in known))
     baseline = names[0] if len(names) == 1 else "the baseline"
-    return f", {_shares(known, f'below {baseline}')}"
+    return f", {_shares(known, f'below {baseline}')}{_margin_over_next(known)}"
+
+
+def _margin_over_next(known: Sequence[tuple[Verdict, Interval]]) -> str:
+    """Return by how much the best is below the next best, of contests with a margin over the baseline; "" if that is
+    the baseline, or cannot be told from the best, in any of them."""
+    over = [
+        (one, one.below_next)
+        for one, _ in known
+        if one.below_next is not None and one.next not in (one.contest.baseline, *one.tied, *one.unsure)
+    ]
+    if len(over) < len(known):
+        return ""
+    names = list(dict.fromkeys(str(one.next) for one, _ in over))
+    return f", and {_shares(over, f'below {names[0]}, the next best' if len(names) == 1 else 'below the next best')}"
 
 
 def _longer(group: Sequence[Verdict]) -> str:

@@ -7,17 +7,16 @@ blocks, move by different amounts.
 
 from collections.abc import Iterable
 
-from analysis.statistics.intervals import Interval
+from analysis.statistics.intervals import Estimated
 from topologies.errors import list_all
 
 FEW_BLOCKS = 20
 """Intervals that rest on fewer blocks are told."""
 
 
-def few_blocks_sentence(intervals: Iterable[tuple[str, Interval | None]]) -> str:
-    """Return a sentence on the intervals that rest on few blocks, given all intervals with the names of their modes;
-    "" if there are none."""
-    known = list(intervals)
+def few_blocks_sentence(estimates: Iterable[Estimated]) -> str:
+    """Return a sentence on the intervals that rest on few blocks, of means and gains; "" if there are none."""
+    known = [(name, one) for name, *both in estimates for one in both]
     few = [
         (name, one.blocks)
         for name, one in known

@@ -1,14 +1,15 @@
 """When the fastest mode of a run under recorded conditions gains: a recording has good and bad times, which a mean over
 it hides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from analysis.statistics.answer import judged
 from analysis.statistics.contests import MODE, Place, Setting, as_in_sentences, contests_of
-from analysis.statistics.intervals import Floats, Numbers, Series, shared
-from analysis.statistics.number_words import at_words
+from analysis.statistics.intervals import Flags, Floats, Numbers, Series, shared
+from analysis.statistics.number_words import at_words, fixed
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.units import format_delay
 
@@ -22,11 +23,14 @@ def gain_times_sentence(
     settings: Sequence[Setting],
     times: Mapping[tuple[str, Place], Series],
     conditions: Mapping[int, ConditionsSpec],
+    in_gaps: Mapping[int, Collection[int]] = MappingProxyType({}),
 ) -> str:
-    """Return in how many collectives the best mode of the answer is faster than the baseline, and where most of the
-    time is saved; "" if conditions are not recorded, for many configurations, or if the baseline is the best.
+    """Return in how many collectives the best mode of the answer is faster than the baseline, in how many slower and by
+    how much, and where most of the time is saved; "" if conditions are not recorded, for many configurations, or if the
+    baseline is the best.
 
-    `times` are those by engine and point, and `conditions` those of a configuration by its index.
+    `times` are those by engine and point, and `conditions` those of a configuration by its index; `in_gaps` are its
+    collectives in gaps of its trace, as far as known.
     """
     told = [
         (measured, verdict)
@@ -43,17 +47,39 @@ def gain_times_sentence(
             continue
         base, best = pair
         where = f" {at_words(', '.join(value.words for value in contest.at))}" if len(told) > 1 else ""
+        index = contest.all_places[0].setting
         count = _faster_words(base, best, verdict.best, baseline, is_first=not parts)
-        place = _place_words(base, best, conditions[contest.all_places[0].setting])
-        parts.append(f"{count}{where}{place}")
+        held, slower = _gap_words(base, best, in_gaps.get(index, ())), _slower_words(base, best)
+        parts.append(f"{count}{where}{held}{_place_words(base, best, conditions[index])}{slower}")
     return f"{'; '.join(parts)}." if parts else ""
 
 
 def _faster_words(base: Series, best: Series, name: str, baseline: str, *, is_first: bool) -> str:
-    faster = int((best.completion_s < (1 - _FASTER) * base.completion_s).sum())
+    faster = int(_is_faster(base, best).sum())
     of = "all" if faster == base.number.size else f"{faster:,} of"
     which = f"{'In' if is_first else 'in'} {of} {base.number.size:,} collectives"
     return f"{which} {name} is faster than {baseline} by more than {_FASTER * 100:.0f} %"
+
+
+def _is_faster(base: Series, best: Series) -> Flags:
+    return best.completion_s < (1 - _FASTER) * base.completion_s
+
+
+def _gap_words(base: Series, best: Series, in_gaps: Collection[int]) -> str:
+    """Return how many of the collectives in which the best mode is faster have rates that a trace does not have."""
+    faster = base.number[_is_faster(base, best)]
+    held = int(np.isin(faster, sorted(in_gaps)).sum())
+    return f" ({held:,} of these in gaps of the trace, across which the previous rates hold)" if held else ""
+
+
+def _slower_words(base: Series, best: Series) -> str:
+    """Return in how many collectives the best mode is slower, and by how much in them all together."""
+    slower = best.completion_s > (1 + _FASTER) * base.completion_s
+    if not slower.any():
+        return ""
+    longer = float(best.completion_s[slower].sum() / base.completion_s[slower].sum()) - 1
+    more = f"{fixed(longer * 100, 0 if longer >= 0.1 else 1)} % longer over these together"
+    return f"; in {int(slower.sum()):,} it is slower by more than {_FASTER * 100:.0f} %, {more}"
 
 
 def _place_words(base: Series, best: Series, conditions: ConditionsSpec) -> str:

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.conditions.sampler import ConditionsSpec
+from topologies.errors import list_all
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -47,6 +48,7 @@ _WIDEST_GAIN = 1.0
 """How far the interval of a gain from fewer than MIN_UNEVEN_BLOCKS blocks may reach from it, as a share of the
 baseline's time. Where it would reach further, a few skewed blocks have made it, and it tells nothing."""
 
+_WHAT = ("mean", "gain")
 FEW, FEW_BLOCKS = "too few collectives for an interval", "too few independent blocks of collectives for an interval"
 FEW_HASHES = "too few seeds of ECMP's hash for an interval"
 ALIKE = "times differ in too few collectives for an interval"
@@ -323,17 +325,35 @@ def gain_through(third: Series | None, slower: Series, faster: Series, *, confid
     return replace(found, low=1 - high / least, high=1 - low / most, why="")
 
 
-def reasons(intervals: Iterable[tuple[str, Interval | None]]) -> list[str]:
-    """Return why intervals are missing, each with the names of those that are: "too few ... (base, joint)"; a name that
-    all intervals have tells nothing."""
-    names: dict[str, dict[str, None]] = {}
-    known = list(intervals)
-    for name, interval in known:
-        if interval is not None and interval.why:
-            names.setdefault(interval.why, {})[name] = None
-    if len({name for name, _ in known}) == 1:
-        return [*names]
-    return [f"{why} ({', '.join(those)})" for why, those in names.items()]
+Estimated = tuple[str, Interval, Interval | None]
+"""A mode with the interval of its mean, and that of its gain, None without one, such as that of the baseline."""
+
+
+def reasons(estimates: Iterable[Estimated]) -> list[str]:
+    """Return why intervals are missing, each with the names of those that are: "too few ... (base, gain of joint)"; a
+    name that all have, and whose mean and gain both lack an interval, tells nothing."""
+    lacking = dict[str, dict[str, set[str]]]()
+    having = dict[str, set[str]]()
+    for name, *both in estimates:
+        for what, interval in zip(_WHAT, both, strict=True):
+            if interval is not None:
+                having.setdefault(name, set()).add(what)
+                if interval.why:
+                    lacking.setdefault(interval.why, {}).setdefault(name, set()).add(what)
+    return [f"{why}{_of_which(which, having)}" for why, which in lacking.items()]
+
+
+def _of_which(lacking: Mapping[str, set[str]], having: Mapping[str, set[str]]) -> str:
+    """Return in brackets whose intervals are missing, given what of each name lacks one, and what it has; "" for all of
+    a single name."""
+    whole = [name for name, some in lacking.items() if some == having[name]]
+    if len(having) == 1:
+        return "" if whole else f" ({', '.join(*lacking.values())})"
+    parts = list(whole)
+    for what in _WHAT:
+        if some := [name for name, lacks in lacking.items() if what in lacks and name not in whole]:
+            parts.append(f"{what} of {list_all(some)}")
+    return f" ({', '.join(parts)})"
 
 
 class _Values(NamedTuple):

@@ -73,6 +73,28 @@ def greedy_notes(modes: Iterable[tuple[str, Sequence[str]]], *, most: int) -> tu
     return by_sentence([(label, [words.format(list_all(greedy))] if greedy else []) for label, greedy in modes])
 
 
+def delay_notes(messages: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[str, ...]:
+    """Return a sentence for each set of modes that choose among WAN paths of other delays by the time of one message
+    although flows send several, given each configuration's label and the number of messages by mode."""
+    by_label = list[tuple[str, list[Note]]]()
+    for label, by_mode in messages:
+        modes_by_number: dict[int, list[str]] = {}
+        for mode, number in by_mode.items():
+            if number > 1:
+                modes_by_number.setdefault(number, []).append(mode)
+        by_label.append((label, [_delay_note(number, modes) for number, modes in modes_by_number.items()]))
+    return by_sentence(by_label)
+
+
+def _delay_note(number: int, modes: Sequence[str]) -> Valued:
+    rule = "choose WAN paths by delay and the time of one message (docs/policies.md): where a flow sends"
+    then = "a longer path with a higher rate may be faster"
+    common = (
+        f"{list_all(modes)} {rule.replace('choose', 'chooses' if len(modes) == 1 else 'choose', 1)} several, {then}"
+    )
+    return Valued(common.replace("several,", f"{number:,}, as here,"), common, f"{number:,} messages")
+
+
 def choice_notes(choices: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
     """Return a sentence for each set of modes that re-choose what there is only one of ("WAN path", "ring"), given each
     configuration's label and such things by mode."""

@@ -130,19 +130,20 @@ def why_none(gain: Interval) -> str:
 
 
 def _outcome(groups: Sequence[Sequence[EcmpGain]]) -> str:
-    """Return the range of all gains, and their median, or the lowest and the highest one of several configurations."""
+    """Return the range of all gains, with the configurations at its ends where others are far from these, and their
+    median, or the lowest and the highest one of several configurations."""
     gains = [gain for group in groups for gain in group[0].gains]
     digits = 0 if max(gains) - min(gains) >= _WIDE else 1
     least, most = (_sided(gain, digits) for gain in (min(gains), max(gains)))
     if least == most:
         return f"{least} with every seed"
-    span = _span(min(gains), max(gains), digits)
+    keys = _varied([one.setting for group in groups for one in group])
+    span = f"{_span(min(gains), max(gains), digits)}{_ends(groups, keys, digits)}"
     ordered = sorted(groups, key=lambda group: group[0].median)
     is_mixed = span.startswith("between")
     low, high = (_middle(group[0].median, digits, is_mixed) for group in (ordered[0], ordered[-1]))
     if low == high:
         return f"{span}, median {low}"
-    keys = _varied([one.setting for group in groups for one in group])
     return f"{span}, median from {low}{_where(ordered[0], keys)} to {high}{_where(ordered[-1], keys)}"
 
 
@@ -173,6 +174,17 @@ def _span(least: float, most: float, digits: int) -> str:
     if high == fixed(0, digits) or high.startswith("-"):
         return f"{high.removeprefix('-')} to {low.removeprefix('-')} % above base"
     return f"between {low.removeprefix('-')} % above and {high} % below base"
+
+
+def _ends(groups: Sequence[Sequence[EcmpGain]], keys: set[str], digits: int) -> str:
+    """Return at which configurations the ends of the range are that others do not reach: " (67 % at 1 ms)"."""
+    words = []
+    for end in (min, max):
+        ends = [end(group[0].gains) for group in groups]
+        gain = end(ends)
+        if max(ends) - min(ends) >= _WIDE and (where := _where(groups[ends.index(gain)], keys)):
+            words.append(f"{_share(gain, digits)}{where}")
+    return f" ({', '.join(words)})" * bool(words)
 
 
 def _varied(settings: Sequence[Setting]) -> set[str]:

@@ -14,7 +14,7 @@ from analysis.results.rows import Point
 from analysis.statistics.contests import Place, Setting, baselines_of
 from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fifo, fifo_of
-from analysis.statistics.intervals import Interval, Series, Summary, gain, series_of, summarise
+from analysis.statistics.intervals import Estimated, Interval, Series, Summary, gain, series_of, summarise
 from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
@@ -364,10 +364,10 @@ def times_by_engine(results: Sequence[ConfigResult]) -> dict[tuple[str, Place], 
     }
 
 
-def intervals_of(results: Sequence[ConfigResult]) -> list[tuple[str, Interval | None]]:
+def intervals_of(results: Sequence[ConfigResult]) -> list[Estimated]:
     """Return the intervals of the table with their modes."""
     points = [point for result in results for point in result.points]
-    return [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
+    return [(one.mode, one.summary.mean_s, None if one.over is None else one.gain) for one in points]
 
 
 def pooled_faults(results: Sequence[ConfigResult]) -> list[PointCosts]:

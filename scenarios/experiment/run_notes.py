@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from analysis.statistics.shared_link_notes import (
     choice_notes,
+    delay_notes,
     free_change_notes,
     greedy_notes,
     loss_notes,
@@ -30,6 +31,9 @@ def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
     )
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
+    yield from delay_notes(
+        (one.label, {mode: one.messages_on_a_choice_of_delays(mode) for mode in one.run.modes}) for one in configs
+    )
     yield from choice_notes(
         [(one.label, {mode: one.choices_of_one(mode) for mode in one.run.modes}) for one in configs]
     )

@@ -43,6 +43,7 @@ from scenarios.experiment.results_table import bounds_of, share, table_of
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.text_table import aligned
+from topologies.errors import SpecError
 from topologies.fabric.fabric import build_fabric
 
 
@@ -67,10 +68,23 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         lambda index: configs[index].workload.algorithm,
         lambda index: _most_at_a_time(configs[index]),
     )
-    when = gain_times_sentence(settings, times, {index: config.conditions for index, config in configs.items()})
+    conditions = {index: config.conditions for index, config in configs.items()}
+    when = gain_times_sentence(settings, times, conditions, {index: _in_gaps(one) for index, one in configs.items()})
     attempts = attempts_sentence(fault for result in results for point in result.points for fault in point.faults)
     said = [answer(settings, times, jobs), when, drawn, grain, unmodelled_sentence(modelled), attempts]
     return " ".join(filter(None, said))
+
+
+def _in_gaps(config: Scenario) -> set[int]:
+    """Return the collectives in gaps of the trace, if there is one."""
+    try:
+        trace = config.trace
+    except SpecError:  # its file has gone since the run began, which has its results
+        trace = None
+    if trace is None:
+        return set()
+    in_gaps = trace.in_gaps
+    return {number for number in range(config.collective.count) if number % trace.length in in_gaps}
 
 
 def _most_at_a_time(config: Scenario) -> int:

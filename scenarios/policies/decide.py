@@ -40,6 +40,7 @@ MIN_SHARE = 0.01
 
 _FLOWS = 1 << 18  # flows whose links are looked up at a time
 _PLACEMENT_BATCH = 512  # keeps the cost matrices of one batch to a few megabytes
+_SAME_DELAY_S = 1e-9  # the rounding of sums is no difference between paths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -550,6 +551,24 @@ def has_choice_of_paths(fabric: Fabric, workload: Workload) -> bool:
     if workload.is_ring:  # whose sites may be in another order
         pairs = {*fabric.paths_between}
     return any(len(fabric.paths_between.get(pair, ())) > 1 for pair in pairs)
+
+
+def messages_on_a_choice_of_delays(fabric: Fabric, workload: Workload, delays_s: Floats) -> int:
+    """Return the most messages that a flow sends between two sites whose candidate paths differ in delay, given that of
+    every link, [links]; 0 without such sites. Paths are chosen for one of them (`Router`)."""
+    differing = {
+        pair
+        for pair, paths in fabric.paths_between.items()
+        if paths and np.ptp([delays_s[list(path.links)].sum() for path in paths]) > _SAME_DELAY_S
+    }
+    if not differing:
+        return 0
+    sites, (src, dst) = fabric.gpu_sites[rank_order_of(fabric, workload)], workload.schedule.ends
+    counts = Counter(transfer.flow for transfer in workload.schedule.transfers)
+    # The sites of a ring may be in another order; its edges send alike.
+    anywhere = workload.is_ring
+    sent = (n for flow, n in counts.items() if anywhere or (int(sites[src[flow]]), int(sites[dst[flow]])) in differing)
+    return max(sent, default=0)
 
 
 def has_choice_of_placements(fabric: Fabric, workload: Workload) -> bool:

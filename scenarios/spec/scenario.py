@@ -20,6 +20,7 @@ from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.policies.decide import (
     has_choice_of_paths,
     has_choice_of_placements,
+    messages_on_a_choice_of_delays,
     routes_greedily,
     shared_links,
 )
@@ -44,13 +45,14 @@ from scenarios.spec.values import (
     DELAY,
     Kind,
 )
-from topologies.conditions.sampler import ConditionsSpec, sampler, trace_of
+from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler, trace_of
 from topologies.conditions.trace import Trace
 from topologies.errors import SpecError
 from topologies.fabric.fabric import (
     FabricSpec,
     build_fabric,
 )
+from topologies.fabric.ports import links_in_grain
 
 MAX_OPTIMUM = 300
 """Most collectives for which the best policy is computed: the effort grows as the square of the modes' choices."""
@@ -358,6 +360,16 @@ class Scenario:
     def routes_greedily(self, mode: str) -> bool:
         """Return whether a mode chooses the WAN paths greedily, because there are too many combinations."""
         return routes_greedily(build_fabric(self.fabric), self.workload, self.mode(mode))
+
+    def messages_on_a_choice_of_delays(self, mode: str) -> int:
+        """Return how many messages a flow sends between sites whose paths differ in delay, where a mode chooses a path
+        for one of them; 0 where it does not choose by that rule, or has no such sites."""
+        chosen_by = self.mode(mode)
+        if not chosen_by.reroutes or chosen_by.function is not None or self.has_tunnels_alone:
+            return 0
+        fabric = build_fabric(self.fabric)
+        of_links_s = links_in_grain(fabric).delays_s(delays_s(fabric, self.conditions))
+        return messages_on_a_choice_of_delays(fabric, self.workload, of_links_s)
 
     def choices_of_one(self, mode: str) -> tuple[str, ...]:
         """Return what a mode re-chooses although there is only one to choose: "WAN path", "ring" or "placement"."""

@@ -104,7 +104,11 @@ CROSSING = [
 @pytest.mark.parametrize(
     ("cases", "sentence"),
     [
-        pytest.param([([], JOINT)], f"joint is fastest, 30.0 % below base {ALIKE}.", id="modes"),
+        pytest.param(
+            [([], JOINT)],
+            f"joint is fastest, 30.0 % below base {ALIKE}, and 12.5 % below wan, the next best {ALIKE}.",
+            id="modes",
+        ),
         pytest.param(
             [([], {"base": noisy(1, 1), "joint": noisy(0.7, 2)})],
             "joint is fastest, 29.9 % below base (95 % interval 29.3 to 30.4 %).",
@@ -208,7 +212,17 @@ CROSSING = [
             "8,007 ms at 16 GPUs.",
             id="a quantity that is given",
         ),
-        pytest.param(RING, f"mesh is fastest, 40.0 % below ring {ALIKE}.", id="algorithms"),
+        pytest.param(
+            RING,
+            f"mesh is fastest, 40.0 % below ring {ALIKE}, and 33.3 % below direct, the next best {ALIKE}.",
+            id="algorithms",
+        ),
+        pytest.param(
+            [([size(mb)], {"base": 1.0, "wan": 0.8, "ccl": ccl, "joint": 0.6}) for mb, ccl in ((1, 0.75), (8, 0.9))],
+            "joint is fastest at all 2, 40.0 % below base (the same in every collective of each), and 20.0 to 25.0 % "
+            "below the next best (95 % intervals within 20.0 to 25.0 %).",
+            id="the next best differs",
+        ),
         pytest.param(
             CROSSING,
             "mesh is fastest up to 64 MB, 30.0 % below ring (the same in every collective of each); ring is fastest at "
@@ -222,8 +236,9 @@ CROSSING = [
         ),
         pytest.param(
             [([size(mb)], JOINT | {"joint": share}) for mb, share in ((1, 0.7), (8, 0.75), (64, 0.9))],
-            "joint is fastest up to 8 MB, 25.0 to 30.0 % below base (95 % intervals within 25.0 to 30.0 %); wan is "
-            f"fastest at 64 MB, 20.0 % below base {ALIKE}.",
+            "joint is fastest up to 8 MB, 25.0 to 30.0 % below base (95 % intervals within 25.0 to 30.0 %), and 6.2 "
+            "to 12.5 % below wan, the next best (95 % intervals within 6.2 to 12.5 %); wan is fastest at 64 MB, 20.0 % "
+            f"below base {ALIKE}, and 11.1 % below joint, the next best {ALIKE}.",
             id="the best mode changes along a number",
         ),
         pytest.param(
@@ -301,8 +316,8 @@ CROSSING = [
         ),
         pytest.param(
             [([pieces(number)], {"base": mean}) for number, mean in ((1, 1.0), (2, 0.8), (4, 0.7), (8, 0.75))],
-            f"pieces 4 is fastest, 30.0 % below pieces 1 {ALIKE}; the mean falls from 1,001 ms at pieces 1 to 700.6 ms "
-            "there and rises to 750.6 ms at pieces 8.",
+            f"pieces 4 is fastest, 30.0 % below pieces 1 {ALIKE}, and 6.7 % below pieces 8, the next best {ALIKE}; the "
+            "mean falls from 1,001 ms at pieces 1 to 700.6 ms there and rises to 750.6 ms at pieces 8.",
             id="a number has an optimum",
         ),
         pytest.param(

@@ -16,13 +16,13 @@ TRACE = ConditionsSpec(sampler="trace", trace=Path("t.csv"), trace_step_s=10.0)
 REPEATS = ConditionsSpec(sampler="trace", trace=Path("t.csv"), trace_step_s=10.0, trace_repeat=True)
 
 
-def sentence(saved_s, conditions=TRACE, *, recorded=True):
+def sentence(saved_s, conditions=TRACE, *, recorded=True, in_gaps=()):
     """Return the sentence on collectives of 1 s in base, of which wan saves some time."""
     saved, number = np.array(saved_s, dtype=float), np.arange(len(saved_s))
     setting = Setting(index=0, label="8 GPUs", kind="allgather", at=(), modes=("base", "wan"), baseline={})
     by_mode = {"base": np.ones(saved.size), "wan": 1 - saved}
     times = {("model", Place(0, mode)): Series(number, each, recorded=recorded) for mode, each in by_mode.items()}
-    return gain_times_sentence([setting], times, {0: conditions})
+    return gain_times_sentence([setting], times, {0: conditions}, {0: in_gaps})
 
 
 FEW = [0.0] * 20 + [0.5] * 5 + [0.0] * 35
@@ -36,13 +36,25 @@ MOST = "; 90 % of the time saved is saved in collective"
         (FEW, REPEATS, "5 of 60", f"{MOST}s 20 to 24"),
         ([0.5, *[0.0] * 9], TRACE, "1 of 10", f"{MOST} 0, at 0 s of the trace"),
         ([0.5] * 10, TRACE, "all 10", ", spread over the run"),
-        ([0.5, -0.1] * 10, TRACE, "10 of 20", ", spread over the run"),
+        (
+            [0.5, -0.1, -0.3, -0.005] * 5,
+            TRACE,
+            "5 of 20",
+            ", spread over the run; in 10 it is slower by more than 1 %, 20 % longer over these together",
+        ),
         ([0.005, *[0.0] * 9], TRACE, "0 of 10", f"{MOST} 0, at 0 s of the trace"),
     ],
 )
 def test_a_trace_says_when_re_routing_gains(saved_s, conditions, count, place):
     said = sentence(saved_s, conditions)
     assert said == f"In {count} collectives wan is faster than base by more than 1 %{place}."
+
+
+def test_collectives_that_are_faster_in_gaps_of_the_trace_are_counted():
+    """Collective 30 is in the gap, too, but no faster."""
+    said = sentence(FEW, in_gaps={23, 24, 30})
+    assert " by more than 1 % (2 of these in gaps of the trace, across which the previous rates hold); 90 %" in said
+    assert "gaps" not in sentence(FEW, in_gaps={30})
 
 
 @pytest.mark.parametrize("saved_s", [[-0.5] * 10, [0.0] * 10])

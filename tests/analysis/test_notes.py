@@ -1,6 +1,10 @@
 """Notes before a run: what is the same of several configurations is told once."""
 
+import pytest
+
 from analysis.statistics.shared_link_notes import greedy_notes, notes
+from scenarios.experiment.run_notes import notes_of_run
+from scenarios.spec.load import scenario_of
 from tests.fakes.runs import ended
 
 RINGS = {"8 GPUs, ring": {"base": (), "wan": ()}}
@@ -41,9 +45,9 @@ def test_the_notes_of_flows_in_classes_tell_that_priorities_come_first():
 
 def test_a_run_with_classes_tells_what_the_model_does_with_them(tmp_path):
     (tmp_path / "classes.toml").write_text(CLASSES)
-    _, notes_of_run = ended("classes.toml", "--engine", "model", "--out", tmp_path / "run", cwd=tmp_path)
+    _, said_before = ended("classes.toml", "--engine", "model", "--out", tmp_path / "run", cwd=tmp_path)
     page = (tmp_path / "run/report.html").read_text()
-    for text in (notes_of_run, page):
+    for text in (said_before, page):
         assert "the model serves their classes in the order of priority on WAN links" in text
         assert "the model gives them max-min" not in text
 
@@ -87,3 +91,42 @@ def test_before_a_run_it_is_said_that_a_fault_of_losses_loses_whole_segments(tmp
     assert f"run.py: {said}; it is not that share of frames, which fabric.wan_loss loses" in told_before
     down = "fault=[{at='collective 1', what='link s0b0-s1b0 down'}]"
     assert "segments" not in ended("loss.toml", "--dry-run", "--set", down, cwd=tmp_path)[1]
+
+
+LONGER = """
+[fabric]
+border_routers = 1
+[fabric.wan]
+links = [["s0b0", "s1b0", { delay = "5 ms" }], ["s0b0", "s1b0", { delay = "%s" }]]
+[collective]
+%s
+[run]
+modes = %s
+"""
+SWEPT = 'algorithm = "ring"\n[sweep]\ncollective.pieces = [1, 2]'
+RING, ONE = 'algorithm = "ring"\npieces = 1', 'kind = "broadcast"\nalgorithm = "direct"'
+
+
+def told_of(delay="15 ms", collective=RING, modes='["base", "wan"]'):
+    configs = scenario_of(LONGER % (delay, collective, modes)).configurations()
+    return [note for note in notes_of_run(configs) if "longer path" in note]
+
+
+def test_paths_that_are_chosen_for_one_message_of_many_are_told():
+    """An allgather of 8 GPUs passes 7 blocks along each edge of its ring."""
+    (note,) = told_of()
+    assert note == (
+        "wan chooses WAN paths by delay and the time of one message (docs/policies.md): where a flow sends 7, as here, "
+        "a longer path with a higher rate may be faster"
+    )
+    (note,) = told_of(collective=SWEPT, modes='["wan", "joint"]')
+    assert note.startswith("wan and joint choose WAN paths") and note.endswith(
+        "may be faster: 7 messages (pieces 1); 14 messages (pieces 2)"
+    )
+
+
+@pytest.mark.parametrize(
+    "unlike", [{"delay": "5 ms"}, {"collective": ONE}, {"modes": '["base", "ccl"]'}], ids=["delay", "one", "no choice"]
+)
+def test_nothing_is_told_where_one_message_decides_or_delays_are_equal(unlike):
+    assert told_of(**unlike) == []

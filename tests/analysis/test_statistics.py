@@ -165,10 +165,18 @@ def test_a_gain_whose_interval_would_reach_past_the_whole_time_has_none(blocks: 
 
 def test_missing_intervals_are_explained_once_for_each_reason() -> None:
     base, mode = series(np.arange(1.0, 60.0)), series(np.arange(2.0, 61.0))
-    found = [("base", summarise(base).mean_s), ("joint", summarise(mode).mean_s), ("joint", gain(base, mode))]
-    assert reasons(found) == [f"{FEW} (base, joint)"]
-    assert reasons(found[:1]) == [FEW]  # a run of one mode: nothing else is meant
-    assert reasons([("base", None), ("wan", summarise(series(np.ones(99))).mean_s)]) == []
+    of_base, of_mode, lost = summarise(base).mean_s, summarise(mode).mean_s, gain(base, mode)
+    assert reasons([("base", of_base, None), ("joint", of_mode, lost)]) == [f"{FEW} (base, joint)"]
+    assert reasons([("base", of_base, None)]) == [FEW]  # a run of one mode: nothing else is meant
+    assert reasons([("wan", summarise(series(np.ones(99))).mean_s, None)]) == []
+
+
+def test_where_a_mean_has_an_interval_the_gain_is_named_as_what_has_none() -> None:
+    known, lost = summarise(series(np.ones(99))).mean_s, summarise(series(np.arange(1.0, 60.0))).mean_s
+    modes = [("base", lost, None), ("ccl", lost, lost), ("wan", known, lost), ("joint", known, lost)]
+    assert reasons(modes) == [f"{FEW} (base, ccl, gain of wan and joint)"]
+    assert reasons([("base", known, None), ("base", lost, known)]) == [f"{FEW} (mean)"]
+    assert reasons([("base", known, None), ("joint", known, lost)]) == [f"{FEW} (gain of joint)"]
 
 
 def test_blocks_begin_where_all_modes_have_chosen_anew() -> None:

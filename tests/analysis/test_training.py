@@ -11,6 +11,7 @@ import pytest
 from analysis.figures.training import crossings
 from analysis.results.reader import load
 from scenarios.experiment import command
+from tests.conftest import PROJECT
 
 WANTED = ["geopipe", "--engine", "model", "--collectives", "1", "--set", "training.micro_batches=16", "--out", "run"]
 
@@ -53,6 +54,25 @@ def test_the_training_figures_agree_with_the_stored_iteration_times(tmp_path, mo
     named = Counter(event["name"] for event in events if event.get("cat") == "computation")
     assert named == {f"{what} {number}": 4 for what in ("forward", "backward") for number in range(16)}
     assert "geopipe-stages" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "delays", "numbers", "rings"),
+    [
+        ("geopipe", "1 us,9.8 ms", True, True),
+        ("geopipe", "1 us,2 us", True, False),
+        ("mine", "1 us,9.8 ms", False, False),
+    ],
+)
+def test_a_published_result_is_drawn_for_its_own_scenario_alone(name, delays, numbers, rings, tmp_path, monkeypatch):
+    """Rings mark where a saving is the published one; where none is, none are spoken of."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text((PROJECT / "scenarios/geopipe.toml").read_text())
+    swept = ["--sweep", f"conditions.wan_delay={delays}", "--sweep", "conditions.wan_rate=90 Gbit/s,99 Gbit/s"]
+    assert command.run([name if name == "geopipe" else "mine.toml", *WANTED[1:], *swept]) == 0
+    words = " ".join((tmp_path / "run" / "figures" / f"{name}-distance.svg").read_text().split())
+    assert ("78.91" in words, "GeoPipe" in words, "rings are a fit" in words) == (numbers, numbers, rings)
+    assert "bubble ratio saved" in words
 
 
 def test_every_training_job_gets_its_own_pipeline_diagram(tmp_path, monkeypatch):

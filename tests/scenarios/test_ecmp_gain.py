@@ -65,11 +65,22 @@ def period(number):
         ([told(-0.008)], "0.8 % above base with every seed ("),
         (
             [told(0.0, 0.67, 0.33, at=(delay(1),)), told(0.0, 0.2, 0.1, at=(delay(50),))],
-            "0 to 67 % below base, median from 10 % at 50 ms to 33 % at 1 ms (8 hash seeds, 2 configurations, ",
+            "0 to 67 % below base (67 % at 1 ms), median from 10 % at 50 ms to 33 % at 1 ms (8 hash seeds, 2 "
+            "configurations, ",
         ),
         (
             [told(-0.1, 0.3, -0.05, at=(delay(1),)), told(0.0, 0.2, 0.1, at=(delay(50),))],
-            "between 10 % above and 30 % below base, median from 5 % above base at 1 ms to 10 % below base at 50 ms (",
+            "between 10 % above and 30 % below base (10 % at 1 ms), median from 5 % above base at 1 ms to 10 % "
+            "below base at 50 ms (",
+        ),
+        (
+            [told(-1.97, -0.2, -0.49, at=(delay(1),)), told(-0.01, 0.11, 0.0, at=(delay(50),))],
+            "between 197 % above and 11 % below base (197 % at 1 ms, 11 % at 50 ms), median from 49 % above base at 1 "
+            "ms to 0 % at 50 ms (",
+        ),
+        (
+            [told(0.0, 0.19, 0.1, at=(delay(1),)), told(0.02, 0.2, 0.12, at=(delay(50),))],
+            "0 to 20 % below base, median from 10 % at 1 ms to 12 % at 50 ms (",
         ),
         (
             [told(0.0, 0.67, 0.33, at=(period(number),)) for number in range(1, 10)],

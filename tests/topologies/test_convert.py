@@ -149,7 +149,7 @@ FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
         "time,link,rate\n0,{0},1 Mbit/s\n0,{1},5 Mbit/s\n1,{0},2 Mbit/s\n3,{0},3 Mbit/s\n3,{1},5 Mbit/s\n"
         "4,{0},4 Mbit/s\n".format(*LINKS),
         [
-            "1 of 7 values missing: the previous one holds",
+            "1 of 7 values missing, of s0b0>s1b0: the previous one holds",
             "1 value from a site to itself not used",
             's0b0>s1b0 has 1 gap, in which the previous value holds: 2 s from "1" on',
             "no value at the first time for s1b0>s0b0: the first one of the link holds until then",
@@ -231,6 +231,25 @@ def test_latencies_become_delays_that_a_scenario_takes(
     assert table == {link: {"delay": delay} for link, delay in zip(LINKS, delays, strict=True)}
     (tmp_path / "mine.toml").write_text("[fabric]\nborder_routers = 1\n" + out.read_text())
     assert {one.links for one in scenario(tmp_path / "mine.toml").conditions.links} == {*LINKS}
+
+
+def test_round_trips_that_are_missing_are_named_with_the_delay_that_their_links_then_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pairs within a site are no links; one link has no value at all, and one lacks the second of two."""
+    rows = ["s0b0;;;10,2;14,8", "s0b1;;;12,0;11,4", "s1b0;10,4;12,2;;", "s1b1;;11,6;;"]
+    head, full = "rtt_ms;s0b0;s0b1;s1b0;s1b1", rows[2]
+    out = tmp_path / "delays.toml"
+    first, second = ("\n".join([head, *rows[:2], row, rows[3]]) + "\n" for row in (full, "s1b0;10,4;;;"))
+    assert converted(tmp_path, {"a.csv": first, "b.csv": second}, "--as", "delays", "--rtt", "--out", str(out)) == 0
+    lacking = capsys.readouterr().err.splitlines()[:2]
+    assert lacking == [
+        "convert: 1 of 16 values missing, of s1b0>s0b1: the others of the link are used",
+        "convert: no value for s1b1>s0b0: such a link has the delay conditions.wan_delay in a run, 10 us unless that "
+        "is set",
+    ]
+    assert "s1b1>s0b0" not in tomllib.loads(out.read_text())["conditions"]["links"]
+    assert scenario_of("").configurations()[0].conditions.wan_delay_s == 10e-6
 
 
 @pytest.mark.parametrize(

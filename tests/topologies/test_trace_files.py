@@ -5,7 +5,7 @@ pandas writes most of the files; the oracle is the table from which they are wri
 
 import csv
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -237,21 +237,25 @@ USUAL = "(rows every 10 s otherwise)"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "step_s", "told"),
+    ("seconds", "step_s", "told", "in_gaps"),
     [
-        (range(0, 400, 10), 10, ""),
-        (LONG, 10, f"290 s to 350 s {USUAL}, in collectives 30 to 34"),
-        (LACKING, 10, f"290 s to 310 s {USUAL}, in collective 30"),
-        (LACKING, 60, f"290 s to 310 s {USUAL}, in collective 5"),
-        (LACKING, 280, f"290 s to 310 s {USUAL}"),
-        ([0, 300], 10, ""),
-        ([number**2 for number in range(20)], 1, ""),
+        (range(0, 400, 10), 10, "", ()),
+        (LONG, 10, f"290 s to 350 s {USUAL}, in collectives 30 to 34", range(30, 35)),
+        (LACKING, 10, f"290 s to 310 s {USUAL}, in collective 30", [30]),
+        (LACKING, 60, f"290 s to 310 s {USUAL}, in collective 5", [5]),
+        (LACKING, 280, f"290 s to 310 s {USUAL}", ()),
+        ([0, 300], 10, "", ()),
+        ([number**2 for number in range(20)], 1, "", ()),
     ],
     ids=["regular", "six steps", "two steps", "a row of the run", "no row of the run", "too few", "changes"],
 )
-def test_a_run_tells_where_its_trace_has_no_rows(seconds: list[int], step_s: float, told: str, tmp_path: Path) -> None:
+def test_a_run_tells_where_its_trace_has_no_rows(
+    seconds: list[int], step_s: float, told: str, in_gaps: Iterable[int], tmp_path: Path
+) -> None:
     """Rows of changes alone come at any time, and have no gaps."""
     rows = "".join(f"{second},{name},40 Gbit/s\n" for second in seconds for name in LINKS)
     (tmp_path / "trace.csv").write_text("time,link,rate\n" + rows)
     wanted = f"the previous rates hold where rows are missing: {len(LINKS)} links from {told}"
-    assert read_trace(tmp_path / "trace.csv", LINKS, step_s=step_s).notes == ((wanted,) if told else ())
+    trace = read_trace(tmp_path / "trace.csv", LINKS, step_s=step_s)
+    assert trace.notes == ((wanted,) if told else ())
+    assert trace.in_gaps == {*in_gaps}

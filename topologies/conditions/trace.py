@@ -18,7 +18,7 @@ from decimal import Decimal
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,11 @@ class Trace:
     def limit(self) -> int | None:
         """The number of collectives that the trace covers: it ends with its last row, unless it repeats."""
         return None if self.repeats else self.length
+
+    @property
+    def in_gaps(self) -> frozenset[int]:
+        """The collectives of the trace's first passage in which a rate holds across a gap of its link's rows."""
+        return frozenset(number for gap, _ in _gaps(self.times_ns) for number in gap.collectives(self.step_ns))
 
     @property
     def mean_bps(self) -> npt.NDArray[np.float64]:
@@ -191,29 +196,46 @@ class _File:
 
 
 def _gap_notes(times_ns: Iterable[npt.NDArray[np.int64]], step_ns: int) -> Iterator[str]:
-    """Yield a sentence on the gaps of links that have rows at regular times otherwise, and in which collectives a rate
-    from before a gap holds for longer than such a step. Rows for each change alone have no regular times."""
-    links_of: dict[tuple[int, int, int], int] = {}
+    """Yield a sentence on the gaps, and in which collectives a rate from before a gap holds for longer than the usual
+    step."""
+    gaps = [_gap_words(gap, links, step_ns) for gap, links in _gaps(times_ns)]
+    if gaps:
+        yield f"the previous rates hold where rows are missing: {list_first(gaps, _MAX_GAPS, '; ')}"
+
+
+class _Gap(NamedTuple):
+    """The times (ns) of the rows before and after a gap, and the usual step between rows."""
+
+    begin_ns: int
+    end_ns: int
+    usual_ns: int
+
+    def collectives(self, step_ns: int) -> range:
+        """Return the collectives in which the row before the gap holds for longer than usual."""
+        return range(-(-(self.begin_ns + self.usual_ns) // step_ns), -(-self.end_ns // step_ns))
+
+
+def _gaps(times_ns: Iterable[npt.NDArray[np.int64]]) -> list[tuple[_Gap, int]]:
+    """Return the gaps of links that have rows at regular times otherwise, in order, each with the number of its links.
+    Rows for each change alone have no regular times."""
+    links_of: dict[_Gap, int] = {}
     for of_link in times_ns:
         steps = np.diff(of_link)
         usual = float(np.median(steps)) if steps.size >= _LEAST_STEPS else 0.0
         is_usual = (steps <= _GAP * usual) & (steps >= usual / _GAP)
         if usual and is_usual.mean() >= _REGULAR:
             for at in np.flatnonzero(steps > _GAP * usual).tolist():
-                gap = int(of_link[at]), int(of_link[at + 1]), round(usual)
+                gap = _Gap(int(of_link[at]), int(of_link[at + 1]), round(usual))
                 links_of[gap] = links_of.get(gap, 0) + 1
-    gaps = [_gap_words(*gap, links, step_ns) for gap, links in sorted(links_of.items())]
-    if gaps:
-        yield f"the previous rates hold where rows are missing: {list_first(gaps, _MAX_GAPS, '; ')}"
+    return sorted(links_of.items())
 
 
-def _gap_words(begin_ns: int, end_ns: int, usual_ns: int, links: int, step_ns: int) -> str:
-    first, last = -(-(begin_ns + usual_ns) // step_ns), -(-end_ns // step_ns) - 1
-    which = f"collectives {first:,} to {last:,}" if first < last else f"collective {first:,}"
-    met = f", in {which}" if first <= last else ""
+def _gap_words(gap: _Gap, links: int, step_ns: int) -> str:
+    met = gap.collectives(step_ns)
+    which = f"collectives {met[0]:,} to {met[-1]:,}" if len(met) > 1 else f"collective {met.start:,}"
     of = f"{links:,} link{'s' * (links != 1)}"
-    span = f"from {format_delay(begin_ns / 1e9) if begin_ns else '0 s'} to {format_delay(end_ns / 1e9)}"
-    return f"{of} {span} (rows every {format_delay(usual_ns / 1e9)} otherwise){met}"
+    span = f"from {format_delay(gap.begin_ns / 1e9) if gap.begin_ns else '0 s'} to {format_delay(gap.end_ns / 1e9)}"
+    return f"{of} {span} (rows every {format_delay(gap.usual_ns / 1e9)} otherwise){f', in {which}' if met else ''}"
 
 
 @lru_cache(maxsize=2)

@@ -8,6 +8,7 @@ from topologies.errors import did_you_mean, format_value, list_first
 
 _SITE = re.compile(r"s\d{1,4}", re.ASCII)
 _NODE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
+_OF_SITE = re.compile(r"(s\d{1,4})[blpn]\d", re.ASCII)
 _OF_FABRIC = re.compile(r"s\d{1,4}[blpn]\d{1,4}|g\d{1,6}|R\d{1,4}", re.ASCII)
 
 
@@ -42,6 +43,21 @@ def links_of(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:
             raise ConvertError(f"{reading.where}: {text}")
         return ()
     return (f"{first}>{second}", f"{second}>{first}") if len(ends) == 3 else (f"{first}>{second}",)
+
+
+def links_by_name(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the directed links of a reading as `links_of` does, or its own name of the link if that fails: what has no
+    value may name what the fabric does not have."""
+    try:
+        return links_of(reading, sites)
+    except ConvertError:
+        return (">".join(reading.ends),)
+
+
+def is_within_site(link: str) -> bool:
+    """Return whether both ends of a link belong to one site, where no WAN link is."""
+    ends = [_OF_SITE.match(end) for end in link.split(">")]
+    return None not in ends and len({end[1] for end in ends if end}) == 1
 
 
 def _ends(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:

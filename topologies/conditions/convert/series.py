@@ -1,21 +1,23 @@
 """Each link's values over time, of the readings of all files, and what was assumed of them. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 from statistics import median
 
 from topologies.conditions.clock import MAX_TIME_NS, Clock
-from topologies.conditions.convert.links import links_of
+from topologies.conditions.convert.links import is_within_site, links_by_name, links_of
 from topologies.conditions.convert.readings import ConvertError, Reading, counted, has_unit, inferred_unit, quantity
 from topologies.conditions.link_overrides import MAX_ENTRIES
+from topologies.conditions.sampler import ConditionsSpec
 from topologies.conditions.wan_keys import in_toml, wan_keys
 from topologies.errors import format_value, list_first
 from topologies.units import format_delay, format_rate
 
 _GAP = Decimal("1.5")  # of the median step between a link's values: a longer one is a gap
-_MAX_NAMED = 3
+_MAX_NAMED, _MAX_MISSING = 3, 12
+_USUAL_DELAY = format_delay(ConditionsSpec().wan_delay_s)
 _UNMEASURED = {"", "-", "--", "n/a", "na", "null", "none"}
 
 
@@ -48,9 +50,7 @@ class Series:
         self.kind, self.notes = kind, list[str]()
         self._values: dict[str, list[_Value]] = {}
         measured = [one for one in readings if one.value.casefold() not in _UNMEASURED]
-        if len(measured) < len(readings):
-            count = f"{len(readings) - len(measured):,} of {len(readings):,}"
-            self.notes.append(f"{count} values missing: {self._what_holds}")
+        missing = [links_by_name(one, sites) for one in readings if one.value.casefold() in _UNMEASURED]
         unit = unit or self._inferred(measured)
         times = self._times(measured, time_unit) if kind == "rates" else [0] * len(measured)
         to_itself = 0
@@ -64,10 +64,24 @@ class Series:
             self.notes.append(f"{counted(to_itself, 'value')} from a site to itself not used")
         if not self._values:
             raise ConvertError("no link has a value, among those read; allowed: one or more")
+        self.notes[:0] = self._missing([links for links in missing if not all(map(is_within_site, links))], measured)
 
-    @property
-    def _what_holds(self) -> str:
-        return "the previous one holds" if self.kind == "rates" else "the others are used"
+    def _missing(self, missing: Sequence[Sequence[str]], measured: Sequence[Reading]) -> Iterator[str]:
+        """Yield how many values of links are missing, and the links that have none at all and what they then have.
+
+        `missing` are the links of each missing value.
+        """
+        some = [links for links in missing if any(link in self._values for link in links)]
+        if some:
+            holds = "the previous one holds" if self.kind == "rates" else "the others of the link are used"
+            count = f"{len(some):,} of {len(measured) + len(missing):,}"
+            yield f"{count} values missing, of {_first_of(some)}: {holds}"
+        if none := [links for links in missing if not any(link in self._values for link in links)]:
+            if self.kind == "rates":
+                then = "the trace has no rate of such a link"
+            else:
+                then = f"such a link has the delay conditions.wan_delay in a run, {_USUAL_DELAY} unless that is set"
+            yield f"no value for {_first_of(none)}: {then}"
 
     def _inferred(self, measured: Sequence[Reading]) -> str:
         """Return the unit of values that name none, and tell it; "" if all name one."""
@@ -146,6 +160,10 @@ class Series:
             delay_s = float(median(one.amount for one in values)) / (2 if is_round_trip else 1)
             lines.append(f'"{link}" = {{ delay = "{_delay(delay_s)}" }}')
         return "\n".join(lines) + "\n"
+
+
+def _first_of(links: Iterable[Iterable[str]]) -> str:
+    return list_first(list(dict.fromkeys(link for some in links for link in some)), _MAX_MISSING)
 
 
 def _gaps(link: str, ordered: Sequence[_Value]) -> Iterator[str]:
