@@ -1,0 +1,69 @@
+"""What a figure draws is seen whole: nothing is cut off at an edge, and no label covers another."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from scenarios.api import plot
+from tests.fakes.stored import write_run
+
+PAGE = 11.0  # inches of a page in landscape format
+
+
+def drawn(figure: Figure) -> Figure:
+    figure.draw_without_rendering()
+    return figure
+
+
+def overlapping(texts: Sequence[Text]) -> list[tuple[str, str]]:
+    """Return the pairs of these texts of a drawn figure of which one covers a part of the other."""
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_visible() and text.get_text()]
+    return [(one, other) for (one, box), (other, own) in combinations(boxes, 2) if box.overlaps(own)]
+
+
+def swept_jobs(count: int, theirs: int = 1) -> list[list[dict]]:
+    """Return values of `sweep.job`, which differ in the size of the second job."""
+    others = [{"name": f"theirs-{number}", "ranks": [2 + number, 6 + number]} for number in range(theirs)]
+    return [
+        [{"name": "mine", "ranks": [0, 1, 4, 5], "kind": "alltoall"}, *({**one, "size": f"{at} MB"} for one in others)]
+        for at in range(1, count + 1)
+    ]
+
+
+def test_labels_wider_than_the_figure_are_wrapped_in_its_legend(tmp_path):
+    jobs = swept_jobs(3, theirs=2)
+    for job in jobs:
+        job.append({"name": "a-third-job-with-a-long-name", "ranks": [0, 3, 7], "kind": "alltoall", "size": "70 MB"})
+    run = write_run(
+        tmp_path / "run", overrides={"sweep.job": jobs, "run.modes": ["base"]}, modelled=9, engines=("model",)
+    )
+    figure = drawn(plot(run, "cdf"))
+    (legend,) = figure.legends
+    width, height = figure.bbox.size
+    parts = [*legend.get_texts(), *legend.legend_handles, legend]
+    assert any("\n" in text.get_text() for text in legend.get_texts()) and len(legend.legend_handles) == 3
+    for box in (part.get_window_extent() for part in parts):
+        assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height
+    assert overlapping(legend.get_texts()) == []
+    assert legend.get_window_extent().y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
+
+
+@pytest.mark.parametrize(("count", "theirs"), [(3, 2), (6, 2), (11, 1)])
+def test_the_jobs_of_many_configurations_fit_a_page_and_their_labels_do_not_overlap(tmp_path, count, theirs):
+    overrides = {"sweep.job": swept_jobs(count, theirs), "run.modes": ["base"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=9, engines=("model",))
+    figure = drawn(plot(run, "job_times"))
+    every = [axes for axes in figure.axes if axes.axison]
+    assert figure.get_figwidth() <= PAGE and len(every) == 1 + theirs
+    is_flat = bool(every[0].get_xlabel())
+    ticks = [axes.get_yticklabels() if is_flat else axes.get_xticklabels() for axes in every]
+    assert [len(of_axes) for of_axes in ticks] == [count] * len(every)
+    labels = [*(axes.title for axes in every), *(text for of_axes in ticks for text in of_axes)]
+    assert overlapping(labels) == []
+    for box in (text.get_window_extent() for text in labels):
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+    for one, other in combinations([axes.get_tightbbox() for axes in every], 2):
+        assert not one.overlaps(other)
