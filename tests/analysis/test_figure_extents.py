@@ -67,3 +67,45 @@ def test_the_jobs_of_many_configurations_fit_a_page_and_their_labels_do_not_over
         assert box.x0 >= 0 and box.x1 <= figure.bbox.width
     for one, other in combinations([axes.get_tightbbox() for axes in every], 2):
         assert not one.overlaps(other)
+
+
+def test_all_panels_of_a_ranking_have_one_kind_of_scale_which_is_told(tmp_path):
+    """Of 24 GPUs times differ by more than a logarithmic axis needs, of 4 GPUs they do not."""
+    overrides = {"collective.kind": "allreduce", "collective.size": "64 MB", "run.modes": ["base"]}
+    overrides |= {"conditions.wan_delay": "10 ms", "conditions.wan_rate": "40 Gbit/s", "sweep.fabric.gpus": [4, 24]}
+    names = [
+        "ring",
+        "direct",
+        "tree",
+        "hierarchical",
+        "hierarchical-direct",
+        "double-tree",
+        "halving-doubling",
+        "bruck",
+    ]
+    overrides["sweep.collective.algorithm"] = names
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    figure = drawn(plot(run, "ranking"))
+    times = [
+        [x for line in axes.lines if line.get_marker() != "None" for x in line.get_xdata()] for axes in figure.axes
+    ]
+    ratios = [max(of_axes) / min(of_axes) for of_axes in times]
+    assert len(ratios) == 2 and max(ratios) > 8 > min(ratios)
+    assert {axes.get_xscale() for axes in figure.axes} == {"log"}
+    assert "logarithmic" in figure.axes[-1].get_xlabel()
+
+
+def test_the_rates_of_links_side_by_side_do_not_run_together(tmp_path):
+    wan = {
+        "routers": ["A", "B", "C"],
+        "links": [["s0b0", "A"], ["s1b0", "B"], ["s2b0", "C"], ["A", "B"], ["B", "C"], ["A", "C"]],
+    }
+    overrides = {"fabric.gpus": [4, 4, 4], "fabric.border_routers": 1, "fabric.wan": wan, "collective.kind": "alltoall"}
+    overrides |= {"conditions.wan_rate": "20 Gbit/s", "run.modes": ["base"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    (axes, *_) = drawn(plot(run, "fabric")).axes
+    rates = [text for text in axes.texts if text.get_text() == "20"]
+    assert len(rates) == 12 and overlapping(rates) == []
+    gap = 0.3 * rates[0].get_window_extent().width  # about half a digit
+    boxes = [text.get_window_extent().padded(gap / 2, 0) for text in rates]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
