@@ -109,3 +109,18 @@ def test_the_rates_of_links_side_by_side_do_not_run_together(tmp_path):
     gap = 0.3 * rates[0].get_window_extent().width  # about half a digit
     boxes = [text.get_window_extent().padded(gap / 2, 0) for text in rates]
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_a_white_edge_covers_no_bar_of_a_timeline(tmp_path):
+    """Of 32 pieces in flight at once, a bar has a lane that is lower than its edge would be."""
+    overrides = {"fabric.gpus": 2, "collective.kind": "allreduce", "collective.size": "64 MB", "run.modes": ["base"]}
+    overrides |= {"collective.pieces": 32, "conditions.wan_delay": "10 ms", "conditions.wan_rate": "40 Gbit/s"}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    axes, *_ = drawn(plot(run, "timeline")).axes
+    bars = next(one for one in axes.collections if len(one.get_paths()) > 100)
+    points = axes.figure.dpi / 72
+    sides = [path.get_extents(bars.get_transform()) for path in bars.get_paths()]
+    least = [min(box.width, box.height) / points for box in sides]
+    is_white = [tuple(edge[:3]) == (1, 1, 1) for edge in bars.get_edgecolors()]
+    assert len(least) == len(is_white) and min(least) < 0.5
+    assert all(size > 3 * bars.get_linewidths()[0] for size, white in zip(least, is_white, strict=True) if white)
