@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from types import SimpleNamespace
 
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from analysis.figures import calendar
 from scenarios.api import plot
 from tests.fakes.stored import write_run
 
@@ -124,3 +126,18 @@ def test_a_white_edge_covers_no_bar_of_a_timeline(tmp_path):
     is_white = [tuple(edge[:3]) == (1, 1, 1) for edge in bars.get_edgecolors()]
     assert len(least) == len(is_white) and min(least) < 0.5
     assert all(size > 3 * bars.get_linewidths()[0] for size, white in zip(least, is_white, strict=True) if white)
+
+
+@pytest.mark.parametrize("failing", [{}, {3: 0.01, 7: 0.01}])
+def test_the_calendar_of_a_round_marks_the_instant_at_which_a_link_goes_down(failing):
+    admitted = {"job": "mine", "outcome": "admitted", "sentence": "mine is admitted", "transfers": [0, 1]}
+    admitted |= {"start_s": 0.0, "due_s": 0.7, "edges_s": [0.0, 0.2], "rates_bps": {"g0>g4": [8e9]}}
+    configuration = SimpleNamespace(admission=[admitted], title="a round", label="a round")
+    about = {"configuration": configuration, "number": 0, "mode": "base", "measured": True, "flows": []}
+    one = SimpleNamespace(**about, failing=failing, transfers=[SimpleNamespace(end_s=0.2)])
+    figure = calendar.picture("run", [one]).figure
+    (axes,) = figure.axes
+    down = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":"]
+    assert axes.get_xlabel().endswith("(ms)") and down == ([10] if failing else [])
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert ("a link goes down" in words) is bool(failing) and "deadline" in words
