@@ -61,6 +61,8 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
                 axes.axvline(transfer["due_s"] / unit_s, color=CRITICAL, linestyle="--", linewidth=1.2)
             else:
                 axes.set_yticks([])
+            for at_s in {*collectives[0].failing.values()}:
+                axes.axvline(at_s / unit_s, color=INK, linestyle=":", linewidth=1.2)
             axes.set_ylabel("Gbit/s", fontsize=8)
             axes.set_ylim(bottom=0)
         rows[-1].set_xlim(0, last_s * 1.02 / unit_s)
@@ -72,7 +74,9 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             Line2D([], [], color=MODE_STYLES[one.mode].colour, label=f"delivered, {one.mode} ({how})")
             for one in collectives
         ]
-        if any(axes.lines for axes in rows):
+        if collectives[0].failing:
+            handles.append(Line2D([], [], color=INK, linestyle=":", label="a link goes down"))
+        if any(line.get_color() == CRITICAL for axes in rows for line in axes.lines):
             handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="deadline"))
         legend(figure, handles)
         heading(figure, f"{configuration.title}: collective {number}")

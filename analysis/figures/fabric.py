@@ -238,7 +238,8 @@ def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curv
     for link in used:
         gbps = one.rates_bps[link.index] / 1e9
         text = f"{gbps:.3g}" if gbps < 999.5 else f"{gbps:,.0f}"
-        half = (0.5 * 0.62 * 7 * len(text) / unit_pt, 0.5 * 8.5 / unit_pt)
+        # With a character's room between neighbours, whose numbers would be read as one.
+        half = (0.5 * 0.62 * 7 * (len(text) + 1) / unit_pt, 0.5 * 8.5 / unit_pt)
         shares = np.array([0.5, 0.36, 0.64, 0.28, 0.72, 0.2, 0.8])
         along = curves.points(link, shares)
         (x, y), (to_x, to_y) = curves.placed[link.src], curves.placed[link.dst]

@@ -5,11 +5,13 @@ A bar is the mean over the rounds; its whisker spans the 5th to the 95th percent
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from textwrap import fill, wrap
 from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import Configuration
@@ -17,6 +19,9 @@ from analysis.figures.style import INK, MODE_STYLES, SIDES, paler, time_unit
 from analysis.results.reader import Run
 
 _TICK_WIDTH = 14  # characters in a line of a tick's label
+_TICK, _BESIDE = 1.15, 0.7  # inches of a tick with its label, and of what is beside a panel
+_ROW_WIDTH, _ROW = 40, 0.17  # characters in a line of the label of a row, and inches of this line
+_PAGE = 10.8  # inches of the widest figure, which a page has room for
 
 
 class Bar(NamedTuple):
@@ -93,20 +98,24 @@ def _picture(
     point of the run has `whole` rounds."""
     if not bars:
         return None
-    jobs = list(dict.fromkeys(bar.job for bar in bars))
-    columns = min(3, len(jobs))
+    of_job: dict[str, list[Bar]] = {}
+    for bar in bars:
+        of_job.setdefault(bar.job, []).append(bar)
     unit_s, unit = time_unit(max(bar.mean_s for bar in bars))
-    lines = max(len(wrap(label, _TICK_WIDTH)) for label in ticks.values())
-    inches = max(3.0, 1.15 * len(ticks))
-    with canvas(max(5.2, inches * columns), (2.45 + 0.15 * lines) * -(-len(jobs) // columns) + 0.7) as figure:
-        for axes, job in zip(panels(figure, len(jobs), columns=columns), jobs, strict=True):
-            own = [bar for bar in bars if bar.job == job]
-            here = {(bar.setting, bar.mode) for bar in own}
-            _draw(axes, own, {place: label for place, label in ticks.items() if place in here}, unit_s)
+    places = {
+        job: {place: text for place, text in ticks.items() if place in {(bar.setting, bar.mode) for bar in own}}
+        for job, own in of_job.items()
+    }
+    widest = max(3.0, _BESIDE + _TICK * max(map(len, places.values())))
+    with _canvas(places, widest) as (figure, grid):
+        for axes, (job, own) in zip(grid, of_job.items(), strict=True):
+            _draw(axes, own, places[job], unit_s, is_flat=widest > _PAGE)
             axes.set_title(job)
-            axes.set_ylabel(f"completion time ({unit})")
+            (axes.set_xlabel if widest > _PAGE else axes.set_ylabel)(f"completion time ({unit})")
         heading(figure, title)
         sides = SIDES if any(bar.measured for bar in bars) else "predicted"
+        if widest > _PAGE:
+            sides = sides.replace("left", "upper").replace("right", "lower")
         rounds = max(bar.rounds for bar in bars)
         of_all = f" of {whole:,}" if whole > rounds else ""
         how = (
@@ -123,16 +132,47 @@ def _picture(
     )
 
 
-def _draw(axes: Axes, bars: Sequence[Bar], ticks: Mapping[tuple[int, str], str], unit_s: float) -> None:
+@contextmanager
+def _canvas(places: Mapping[str, Mapping[Any, str]], widest: float) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yield a figure no wider than a page with a panel for each job, whose places have these labels; the widest has so
+    many inches. If that is more than a page, bars lie on their sides, a panel below the other."""
+    if widest > _PAGE:
+        lines = [sum(max(2, len(wrap(label, _ROW_WIDTH))) for label in of_job.values()) for of_job in places.values()]
+        heights = [0.3 + _ROW * count for count in lines]
+        with canvas(7.2, sum(heights) + 0.55 * len(heights) + 0.7) as figure:
+            yield figure, list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+        return
+    columns = max(1, min(3, len(places), int(_PAGE / widest)))
+    lines_high = max(len(wrap(label, _TICK_WIDTH)) for of_job in places.values() for label in of_job.values())
+    height = (2.45 + 0.15 * lines_high) * -(-len(places) // columns) + 0.7
+    with canvas(max(5.2, widest * columns), height) as figure:
+        yield figure, panels(figure, len(places), columns=columns)
+
+
+def _draw(
+    axes: Axes, bars: Sequence[Bar], ticks: Mapping[tuple[int, str], str], unit_s: float, *, is_flat: bool
+) -> None:
+    """Draw bars at their ticks; with `is_flat` from left to right, a row for each tick."""
     places = list(ticks)
     sides = 1 + any(bar.measured for bar in bars)
+    draw, error = (axes.barh, "xerr") if is_flat else (axes.bar, "yerr")
     for bar in bars:
         style, side = MODE_STYLES[bar.mode], 0 if bar.measured or sides == 1 else 1
-        x = places.index((bar.setting, bar.mode)) + (side - (sides - 1) / 2) * 0.8 / sides
+        at = places.index((bar.setting, bar.mode)) + (side - (sides - 1) / 2) * 0.8 / sides
         face = style.colour if side == 0 else paler(style.colour)
         look: dict[str, Any] = {"facecolor": face, "hatch": style.hatch, "edgecolor": INK, "linewidth": 0.6}
-        axes.bar(x, bar.mean_s / unit_s, 0.8 / sides, **look)
+        mean = bar.mean_s / unit_s
+        draw(at, mean, 0.8 / sides, **look)
         ends = [[max(0.0, bar.mean_s - bar.low_s) / unit_s], [max(0.0, bar.high_s - bar.mean_s) / unit_s]]
-        axes.errorbar(x, bar.mean_s / unit_s, yerr=ends, fmt="none", ecolor=INK, elinewidth=0.8, capsize=1.8)
-    axes.set_xticks(range(len(places)), [fill(label, _TICK_WIDTH) for label in ticks.values()])
-    axes.set_ylim(bottom=0)
+        whisker: dict[str, Any] = {"fmt": "none", "ecolor": INK, "elinewidth": 0.8, "capsize": 1.8, error: ends}
+        axes.errorbar(*((mean, at) if is_flat else (at, mean)), **whisker)
+    if is_flat:
+        axes.set_yticks(range(len(places)), [fill(label, _ROW_WIDTH) for label in ticks.values()])
+        axes.tick_params(axis="y", labelsize=8)
+        axes.set_ylim(len(places) - 0.5, -0.5)
+        axes.set_xlim(left=0)
+        axes.grid(True, axis="x")
+        axes.grid(False, axis="y")
+    else:
+        axes.set_xticks(range(len(places)), [fill(label, _TICK_WIDTH) for label in ticks.values()])
+        axes.set_ylim(bottom=0)

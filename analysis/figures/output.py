@@ -36,6 +36,7 @@ _LEGEND_ROWS = 2  # of a legend, and as many lines of its note, for which figure
 _LEGEND_ROW, _NOTE_LINE = 0.17, 0.12  # inches of each further one
 _SURELY_FREE = 0.5  # of a column's width: a shorter title has room
 _MARGIN = 2  # pixels between a title and the figure's edge
+_SAMPLE, _CHARACTER = 0.55, 0.066  # inches of a legend's sample with its margins, and of a character of its labels
 
 ON_WHITE: Mapping[str, Any] = MappingProxyType(
     {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
@@ -126,15 +127,20 @@ def panels(figure: Figure, count: int, *, columns: int, **options: Any) -> list[
 def legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> None:
     """Add one legend below all panels, in as many columns as have room, with a note above it, or the note alone.
 
-    The figure becomes higher by what a legend of more than `_LEGEND_ROWS` rows takes, so that its panels keep theirs.
+    Labels and notes that are wider than the figure are wrapped: Matplotlib would cut them off on both sides. The figure
+    becomes higher by what more than `_LEGEND_ROWS` lines take, so that its panels keep their height.
     """
-    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    room = figure.get_figwidth() / (0.55 + 0.066 * longest)
-    rows = -(-len(handles) // max(1, int(room)))
-    more = max(0, rows - _LEGEND_ROWS) * _LEGEND_ROW + max(0, note.count("\n") - 1) * _NOTE_LINE
+    note = _wrapped(note, figure, per_inch=18)
+    room = int((figure.get_figwidth() - _SAMPLE) / _CHARACTER)
+    labels = [textwrap.fill(str(handle.get_label()), room, break_on_hyphens=False) for handle in handles]
+    longest = max((len(line) for label in labels for line in label.splitlines()), default=0)
+    rows = -(-len(handles) // max(1, int(figure.get_figwidth() / (_SAMPLE + _CHARACTER * longest))))
+    lines = rows + sum(label.count("\n") for label in labels)  # a legend with wrapped labels has a single column
+    more = max(0, lines - _LEGEND_ROWS) * _LEGEND_ROW + max(0, note.count("\n") - 1) * _NOTE_LINE
     figure.set_figheight(figure.get_figheight() + more)
-    look: Mapping[str, Any] = {"fontsize": "small", "title": note or None, "title_fontsize": "x-small"}
-    figure.legend(handles=handles, ncols=-(-len(handles) // max(1, rows)), loc="outside lower center", **look)
+    look: dict[str, Any] = {"fontsize": "small", "title": note or None, "title_fontsize": "x-small"}
+    look |= {"handles": handles, "ncols": -(-len(handles) // max(1, rows)), "loc": "outside lower center"}
+    figure.legend(**look | ({"labels": labels} if labels else {}))  # Matplotlib takes no empty list of labels
 
 
 def heading(figure: Figure, text: str) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import AutoLocator, MaxNLocator
 
 from analysis.figures.collective_detail import links_in_use
 from analysis.figures.faults_in_force import of_point
@@ -48,6 +48,7 @@ _BEFORE = 20  # of them before the first fault, if it is later than the first _M
 _LINKS = 6
 _INCHES = 7.2
 _COSTS = 6  # faults whose cost is written below the figure
+_MARKER = 0.015  # room for half a marker, as a share of an axis
 _MOST_ROWS, _LEAST = 400, 10  # rows of conditions by time that are drawn, in at least so many collectives
 
 
@@ -85,6 +86,7 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
     shown = [(point, (point.number >= window[0]) & (point.number < window[1])) for point in here]
     used = _used(run, configuration, shown)
     steps, rates_bps, names = _rates(run, configuration, window, used)
+    before = _before(configuration)
     rows = list(_rows(shown, steps, rates_bps, names, is_timed=_is_timed(configuration)))
     with canvas(_INCHES, 4.6 if names else 3.2) as figure:
         grid = figure.subplots(
@@ -97,16 +99,22 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         for axes in grid[:, 0]:
             for span in faults:
                 if span.begin < window[1] and span.end > window[0]:
-                    ends = max(span.begin, window[0] - 0.5), min(span.end, window[1] - 0.5)
+                    ends = max(span.begin, window[0] - before), min(span.end, window[1] - before)
                     axes.axvspan(*ends, facecolor="#EEEEEE", edgecolor=FAINT, hatch="////", linewidth=0.4, zorder=0)
                     if span.first_over is not None:
                         axes.axvline(span.first_over, color=FAINT, linestyle="--", linewidth=0.8)
         grid[-1, 0].set_xlabel(collective_axis(configuration))
-        grid[-1, 0].set_xlim(window[0] - 0.5, window[1] - 0.5)
-        grid[-1, 0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        # Where a collective begins at its number, the first one's marker needs room on the left.
+        room = 0.0 if before else _MARKER * (window[1] - window[0])
+        grid[-1, 0].set_xlim(window[0] - before - room, window[1] - before)
+        grid[-1, 0].xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
         _draw_clock(times, configuration, window)
         heading(figure, configuration.title)
-        notes = [*_notes(configuration, here, window, has_faults=bool(faults and names)), *_costs(run, configuration)]
+        is_within = bool(before) and any((span.begin + before) % 1 for span in faults)
+        notes = [
+            *_notes(configuration, here, window, has_faults=bool(faults and names), is_within=is_within),
+            *_costs(run, configuration),
+        ]
         if any(span.first_over is not None for span in faults):
             notes.append("Dashed: where a fault was over in some mode, as more attempts were lost there; each counts.")
         notes += _hidden(_wan_links(configuration), names, used)
@@ -137,6 +145,13 @@ def interval_s(configuration: Configuration) -> float | None:
     return None if every is None else float(values.get("conditions.interval") or every)
 
 
+class _FromZero(AutoLocator):
+    """The ticks of a clock, which does not run before 0."""
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        return [tick for tick in super().tick_values(vmin, vmax) if tick >= 0]
+
+
 def _draw_clock(axes: Axes, configuration: Configuration, window: tuple[int, int]) -> None:
     """Add an axis above with the time of the conditions, counted from collective 0, if they have one."""
     seconds = interval_s(configuration)
@@ -148,10 +163,16 @@ def _draw_clock(axes: Axes, configuration: Configuration, window: tuple[int, int
     what = "time in the trace" if configuration.values["conditions.sampler"] == "trace" else "time of the conditions"
     above.set_xlabel(f"{what} ({unit})")
     above.xaxis.set_major_formatter("{x:,.10g}")
+    above.xaxis.set_major_locator(_FromZero())
 
 
 def _is_timed(configuration: Configuration) -> bool:
     return configuration.values.get("conditions.every") is not None
+
+
+def _before(configuration: Configuration) -> float:
+    """Return how far before its number a collective begins on the axis of collectives."""
+    return 0.0 if _is_timed(configuration) and interval_s(configuration) else 0.5
 
 
 def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows]) -> Iterator[Span]:
@@ -162,7 +183,7 @@ def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows])
     collective begins at its number, and a fault within it so much later, at the latest when the next one is due.
     """
     seconds = interval_s(configuration) if _is_timed(configuration) else None
-    before = 0.0 if seconds else 0.5
+    before = _before(configuration)
     measured = [point for point in points if point.engine == "emulation"]
     of_points = [of_point(run, configuration, point.engine, point.mode) for point in measured or points]
     for alike in zip(*of_points, strict=True):
@@ -266,6 +287,8 @@ def _draw_times(axes: Axes, shown: Shown) -> None:
         if (point.mode in whole) == (point.engine == "emulation"):  # of some collectives, only the model has the others
             axes.plot(number, predicted_s / unit_s, zorder=2, **line(point.mode))
     axes.set_ylabel(f"time of a collective ({unit})")
+    axes.margins(y=0.08)
+    axes.update_datalim([(0, 0)], updatex=False)  # so that equal times have a margin above their markers, too
     axes.set_ylim(bottom=0)
 
 
@@ -306,13 +329,20 @@ def _handles(shown: Shown) -> list[Line2D]:
 
 
 def _notes(
-    configuration: Configuration, points: Sequence[PointRows], window: tuple[int, int], *, has_faults: bool
+    configuration: Configuration,
+    points: Sequence[PointRows],
+    window: tuple[int, int],
+    *,
+    has_faults: bool,
+    is_within: bool,
 ) -> Iterator[str]:
     """Yield how to read the figure, and what it leaves out."""
     is_measured = any(point.engine == "emulation" for point in points)
     rates = " Rates are those without the faults." if has_faults else ""
     lines = ["Lines: predicted"] * any(point.engine == "model" or _follow(point.number) for point in points)
     yield "; ".join([*lines, *["markers: measured"] * is_measured]).capitalize() + f".{rates}"
+    if is_within:
+        yield "A fault begins as far into the width of a collective as into its time."
     most = max(int(point.number.max()) + 1 for point in points)
     if all(point.engine == "emulation" for point in points) and not isinstance(
         configuration.values["collective.emulated"], int

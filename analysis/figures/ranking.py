@@ -49,6 +49,11 @@ class Panel(NamedTuple):
     title: str
     rows: tuple[Row, ...]
 
+    @property
+    def means_s(self) -> list[float]:
+        """The mean times of all rows."""
+        return [one.summary.mean_s.value for row in self.rows for one in row.estimates]
+
 
 def parts_of(name: str, group: FigureGroup) -> Iterator[tuple[str, tuple[Configuration, ...]]]:
     """Yield the name of each figure of a group and the configurations in it."""
@@ -74,14 +79,16 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
     unit_s, unit = typical_unit([one.summary.mean_s.value for one in estimates])
     over = baseline_of(estimates)
     means_s = [one.summary.mean_s.value for one in estimates]
+    # One kind of scale in all panels, for a comparison from panel to panel.
+    is_log = any(max(panel.means_s) > _WIDE * min(panel.means_s) for panel in all_panels)
     is_shared = max(means_s) <= _WIDE * min(means_s)
     inches = [_PANEL + sum(_ROW + _LINE * row.label.count("\n") for row in panel.rows) for panel in all_panels]
     with canvas(_INCHES, 1.0 + sum(inches)) as figure:
         grid = figure.subplots(len(all_panels), 1, squeeze=False, sharex=is_shared, height_ratios=inches)[:, 0]
         for axes, panel in zip(grid, all_panels, strict=True):
-            _draw(axes, panel, group, unit_s, over)
+            _draw(axes, panel, group, unit_s, over, is_log=is_log)
             axes.tick_params(labelbottom=True)
-        grid[-1].set_xlabel(f"mean time ({unit})", fontsize=8)
+        grid[-1].set_xlabel(f"mean time ({unit}){', logarithmic' * is_log}", fontsize=8)
         subject = [subject_of(comparisons[0], group)] if len(comparisons) == 1 else []
         heading(figure, "\n".join([group.title, *subject]))
         notes = "\n".join(fill(line, _NOTE_WIDTH) for line in _notes(comparisons, estimates, over))
@@ -131,8 +138,8 @@ def _label(group: FigureGroup, name: str) -> str:
     return fill(name if style is None else style.label, _LABEL_WIDTH)
 
 
-def _draw(axes: Axes, panel: Panel, group: FigureGroup, unit_s: float, over: str | None) -> None:
-    means_s = [one.summary.mean_s.value for row in panel.rows for one in row.estimates]
+def _draw(axes: Axes, panel: Panel, group: FigureGroup, unit_s: float, over: str | None, *, is_log: bool) -> None:
+    means_s = panel.means_s
     digits = max(0, 2 - math.floor(math.log10(max(means_s) / unit_s)))
     for y, row in enumerate(panel.rows):
         for one in reversed(row.estimates):
@@ -146,7 +153,7 @@ def _draw(axes: Axes, panel: Panel, group: FigureGroup, unit_s: float, over: str
     for row in panel.rows if over else ():
         if row.estimates[0].gain is None:
             axes.axvline(row.mean_s / unit_s, color=INK, linestyle="--", linewidth=0.8, zorder=1)
-    if max(means_s) > _WIDE * min(means_s):
+    if is_log:
         axes.set_xscale("log")
         log_ticks(axes.xaxis)
         axes.margins(x=0.08)

@@ -23,6 +23,7 @@ from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, b
 _WIDE = 0.016  # length of a bar with room for one digit, as a share of the longest time
 _TOUCHING = 0.05  # a transfer may overlap its predecessor by this share of its length and still share its lane
 _NARROW = 0.006  # length of a bar that a white edge would cover, on the same scale
+_LOW = 0.15  # height of a bar that a white edge would cover, in rows
 _THIN = 0.02  # length of a bar whose outline would cover it: neighbours have one outline together
 _MAX_MODES = 4
 _MAX_LINKS = 5  # links of the critical path that are shown with their costs
@@ -181,8 +182,9 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
             top, colour = row - 0.4 + lane * height, block_colour(timed.block, ranks)
             bars.append(_corners((left, left + width, top, top + height)))
             colours.append(colour)
-            edges.append("white" if width * scale > _NARROW * longest_s else colour)
             spans = one.spans.get(timed.transfer, ())
+            # A white edge would cover a small bar, and hide a bar that is filled in part.
+            edges.append("white" if width * scale > _NARROW * longest_s and height > _LOW and not spans else colour)
             propagation = [(spans[-1][1], timed.end_s, 0.0)] if spans else []  # of its last bits
             for start_s, end_s, share in (*spans, *propagation):
                 unfilled = max(0.0, 1 - share) * height
@@ -198,7 +200,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
         axes.annotate(rate, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=6.5, weight=weight)
     # One artist for all bars: an artist for each would take most of the time in which a run's figures are drawn.
     axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors=edges, linewidths=0.4, zorder=1))
-    axes.add_collection(PolyCollection(empty, facecolors="white", alpha=0.72, linewidths=0, zorder=1.2))
+    axes.add_collection(PolyCollection(empty, facecolors="white", alpha=0.55, linewidths=0, zorder=1.2))
     outlined = [_corners(box) for box in outlines(critical, thin=_THIN * longest_s / scale)]
     axes.add_collection(PolyCollection(outlined, facecolors="none", edgecolors=CRITICAL, linewidths=1.1, zorder=1.5))
     for block, centres in numbers.items():

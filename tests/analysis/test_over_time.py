@@ -360,3 +360,37 @@ def test_a_collective_that_was_run_again_is_said_to_have_the_time_of_the_attempt
     assert title == "1 fault in 2 modes: 2 collectives lost, 18 bytes sent again, those of failed attempts included"
     page = report.write("out").read_text()
     assert said in page and "Killed agents: recovered when new ones had started" in page
+
+
+def test_of_a_single_round_the_marker_is_whole_and_the_axis_has_its_number_alone(testbeds):
+    testbeds(FakeTestbeds())
+    fault = 'fault=[{at="10 ms into collective 0",what="link s0b0-s1b0 down"}]'
+    run("--engine", "emulation", "--modes", "base", "--collectives", 1, "--set", fault, "--out", "out", "--no-report")
+    times, rates, _, notes = picture_of()
+    shown = [tick for tick in rates.get_xticks() if rates.get_xlim()[0] <= tick <= rates.get_xlim()[1]]
+    assert shown == [0] and "as far into the width of a collective" in notes
+    share = 0.01 / load("out").completion_s[0]
+    (begin, _), _ = spans_of(times)
+    assert begin == pytest.approx(-0.5 + share)
+    assert_whole(times)
+
+
+def test_a_clock_begins_at_0_and_the_first_marker_is_whole(testbeds):
+    testbeds(FakeTestbeds())
+    options = ("conditions.sampler=ar1", 'conditions.every="10 ms"', 'conditions.interval="200 ms"')
+    words = [word for one in options for word in ("--set", one)]
+    run("--engine", "emulation", "--modes", "base", "--collectives", 6, *words, "--out", "out", "--no-report")
+    times, _, clock, _ = picture_of()
+    ticks = [tick for tick in clock.get_xticks() if tick <= clock.get_xlim()[1]]
+    assert ticks[0] == 0 and len(ticks) > 2
+    assert times.get_xlim() == (pytest.approx(0, abs=0.1), 6)
+    assert_whole(times)
+
+
+def assert_whole(axes):
+    """No marker of a panel reaches beyond it."""
+    radius = max(line.get_markersize() for line in axes.lines) / 2 * axes.figure.dpi / 72
+    points = [point for line in axes.lines for point in axes.transData.transform(line.get_xydata())]
+    assert points
+    for x, y in points:
+        assert axes.bbox.x0 <= x - radius and x + radius <= axes.bbox.x1 and y + radius <= axes.bbox.y1

@@ -1,0 +1,143 @@
+"""What a figure draws is seen whole: nothing is cut off at an edge, and no label covers another."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from types import SimpleNamespace
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from analysis.figures import calendar
+from scenarios.api import plot
+from tests.fakes.stored import write_run
+
+PAGE = 11.0  # inches of a page in landscape format
+
+
+def drawn(figure: Figure) -> Figure:
+    figure.draw_without_rendering()
+    return figure
+
+
+def overlapping(texts: Sequence[Text]) -> list[tuple[str, str]]:
+    """Return the pairs of these texts of a drawn figure of which one covers a part of the other."""
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_visible() and text.get_text()]
+    return [(one, other) for (one, box), (other, own) in combinations(boxes, 2) if box.overlaps(own)]
+
+
+def swept_jobs(count: int, theirs: int = 1) -> list[list[dict]]:
+    """Return values of `sweep.job`, which differ in the size of the second job."""
+    others = [{"name": f"theirs-{number}", "ranks": [2 + number, 6 + number]} for number in range(theirs)]
+    return [
+        [{"name": "mine", "ranks": [0, 1, 4, 5], "kind": "alltoall"}, *({**one, "size": f"{at} MB"} for one in others)]
+        for at in range(1, count + 1)
+    ]
+
+
+def test_labels_wider_than_the_figure_are_wrapped_in_its_legend(tmp_path):
+    jobs = swept_jobs(3, theirs=2)
+    for job in jobs:
+        job.append({"name": "a-third-job-with-a-long-name", "ranks": [0, 3, 7], "kind": "alltoall", "size": "70 MB"})
+    run = write_run(
+        tmp_path / "run", overrides={"sweep.job": jobs, "run.modes": ["base"]}, modelled=9, engines=("model",)
+    )
+    figure = drawn(plot(run, "cdf"))
+    (legend,) = figure.legends
+    width, height = figure.bbox.size
+    parts = [*legend.get_texts(), *legend.legend_handles, legend]
+    assert any("\n" in text.get_text() for text in legend.get_texts()) and len(legend.legend_handles) == 3
+    for box in (part.get_window_extent() for part in parts):
+        assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height
+    assert overlapping(legend.get_texts()) == []
+    assert legend.get_window_extent().y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
+
+
+@pytest.mark.parametrize(("count", "theirs"), [(3, 2), (6, 2), (11, 1)])
+def test_the_jobs_of_many_configurations_fit_a_page_and_their_labels_do_not_overlap(tmp_path, count, theirs):
+    overrides = {"sweep.job": swept_jobs(count, theirs), "run.modes": ["base"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=9, engines=("model",))
+    figure = drawn(plot(run, "job_times"))
+    every = [axes for axes in figure.axes if axes.axison]
+    assert figure.get_figwidth() <= PAGE and len(every) == 1 + theirs
+    is_flat = bool(every[0].get_xlabel())
+    ticks = [axes.get_yticklabels() if is_flat else axes.get_xticklabels() for axes in every]
+    assert [len(of_axes) for of_axes in ticks] == [count] * len(every)
+    labels = [*(axes.title for axes in every), *(text for of_axes in ticks for text in of_axes)]
+    assert overlapping(labels) == []
+    for box in (text.get_window_extent() for text in labels):
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+    for one, other in combinations([axes.get_tightbbox() for axes in every], 2):
+        assert not one.overlaps(other)
+
+
+def test_all_panels_of_a_ranking_have_one_kind_of_scale_which_is_told(tmp_path):
+    """Of 24 GPUs times differ by more than a logarithmic axis needs, of 4 GPUs they do not."""
+    overrides = {"collective.kind": "allreduce", "collective.size": "64 MB", "run.modes": ["base"]}
+    overrides |= {"conditions.wan_delay": "10 ms", "conditions.wan_rate": "40 Gbit/s", "sweep.fabric.gpus": [4, 24]}
+    names = [
+        "ring",
+        "direct",
+        "tree",
+        "hierarchical",
+        "hierarchical-direct",
+        "double-tree",
+        "halving-doubling",
+        "bruck",
+    ]
+    overrides["sweep.collective.algorithm"] = names
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    figure = drawn(plot(run, "ranking"))
+    times = [
+        [x for line in axes.lines if line.get_marker() != "None" for x in line.get_xdata()] for axes in figure.axes
+    ]
+    ratios = [max(of_axes) / min(of_axes) for of_axes in times]
+    assert len(ratios) == 2 and max(ratios) > 8 > min(ratios)
+    assert {axes.get_xscale() for axes in figure.axes} == {"log"}
+    assert "logarithmic" in figure.axes[-1].get_xlabel()
+
+
+def test_the_rates_of_links_side_by_side_do_not_run_together(tmp_path):
+    wan = {
+        "routers": ["A", "B", "C"],
+        "links": [["s0b0", "A"], ["s1b0", "B"], ["s2b0", "C"], ["A", "B"], ["B", "C"], ["A", "C"]],
+    }
+    overrides = {"fabric.gpus": [4, 4, 4], "fabric.border_routers": 1, "fabric.wan": wan, "collective.kind": "alltoall"}
+    overrides |= {"conditions.wan_rate": "20 Gbit/s", "run.modes": ["base"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    (axes, *_) = drawn(plot(run, "fabric")).axes
+    rates = [text for text in axes.texts if text.get_text() == "20"]
+    assert len(rates) == 12 and overlapping(rates) == []
+    gap = 0.3 * rates[0].get_window_extent().width  # about half a digit
+    boxes = [text.get_window_extent().padded(gap / 2, 0) for text in rates]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_a_white_edge_covers_no_bar_of_a_timeline(tmp_path):
+    """Of 32 pieces in flight at once, a bar has a lane that is lower than its edge would be."""
+    overrides = {"fabric.gpus": 2, "collective.kind": "allreduce", "collective.size": "64 MB", "run.modes": ["base"]}
+    overrides |= {"collective.pieces": 32, "conditions.wan_delay": "10 ms", "conditions.wan_rate": "40 Gbit/s"}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    axes, *_ = drawn(plot(run, "timeline")).axes
+    bars = next(one for one in axes.collections if len(one.get_paths()) > 100)
+    points = axes.figure.dpi / 72
+    sides = [path.get_extents(bars.get_transform()) for path in bars.get_paths()]
+    least = [min(box.width, box.height) / points for box in sides]
+    is_white = [tuple(edge[:3]) == (1, 1, 1) for edge in bars.get_edgecolors()]
+    assert len(least) == len(is_white) and min(least) < 0.5
+    assert all(size > 3 * bars.get_linewidths()[0] for size, white in zip(least, is_white, strict=True) if white)
+
+
+@pytest.mark.parametrize("failing", [{}, {3: 0.01, 7: 0.01}])
+def test_the_calendar_of_a_round_marks_the_instant_at_which_a_link_goes_down(failing):
+    admitted = {"job": "mine", "outcome": "admitted", "sentence": "mine is admitted", "transfers": [0, 1]}
+    admitted |= {"start_s": 0.0, "due_s": 0.7, "edges_s": [0.0, 0.2], "rates_bps": {"g0>g4": [8e9]}}
+    configuration = SimpleNamespace(admission=[admitted], title="a round", label="a round")
+    about = {"configuration": configuration, "number": 0, "mode": "base", "measured": True, "flows": []}
+    one = SimpleNamespace(**about, failing=failing, transfers=[SimpleNamespace(end_s=0.2)])
+    figure = calendar.picture("run", [one]).figure
+    (axes,) = figure.axes
+    down = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":"]
+    assert axes.get_xlabel().endswith("(ms)") and down == ([10] if failing else [])
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert ("a link goes down" in words) is bool(failing) and "deadline" in words
