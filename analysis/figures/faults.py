@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain
 from analysis.figures.run_points import configurations_of
-from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit, typical_unit
+from analysis.figures.style import FAINT, INK, MODE_STYLES, place_of, time_unit, typical_unit
 from analysis.results.reader import Run
 from topologies.errors import list_all
 
@@ -32,8 +32,7 @@ def measured(run: Run) -> pd.DataFrame:
 def picture(name: str, run: Run) -> Picture | None:
     """Draw the measured faults of the run called `name`, which must have some: their times, unless none is longer than
     1 us, and their costs, unless none is known. None without either."""
-    order = {mode: place for place, mode in enumerate(MODE_STYLES)}
-    by_mode = {"key": lambda column: column.map(order) if column.name == "mode" else column}
+    by_mode = {"key": lambda column: column.map(place_of) if column.name == "mode" else column}
     rows = measured(run).sort_values(["setting", "at_collective", "number", "mode"], **by_mode)
     shown = rows.head(_MOST)
     has_times = bool((shown[["detected_s", "recovered_s"]] > _MIN_S).any(axis=None))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import Configuration
-from analysis.figures.style import INK, MODE_STYLES, SIDES, paler, time_unit
+from analysis.figures.style import INK, MODE_STYLES, SIDES, paler, place_of, time_unit
 from analysis.results.reader import Run
 
 _TICK_WIDTH = 14  # characters in a line of a tick's label
@@ -58,7 +58,7 @@ def _bars(setting: int, job: str, mode: str, rows: pd.DataFrame) -> Iterator[Bar
 def picture(name: str, run: Run, configuration: Configuration) -> Picture | None:
     """Draw the jobs of a configuration of the run called `name`; None if it has no jobs."""
     bars = bars_of(run, configuration.index)
-    modes = sorted({bar.mode for bar in bars}, key=[*MODE_STYLES].index)
+    modes = sorted({bar.mode for bar in bars}, key=place_of)
     suffix = f"-{configuration.index}" if len(run.settings) > 1 else ""
     about = configuration.label if len(modes) > 1 else f"{configuration.label}, mode {' '.join(modes)}"
     return _picture(

@@ -22,7 +22,7 @@ from analysis.figures.collective_detail import links_in_use
 from analysis.figures.faults_in_force import of_point
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import Configuration, PointRows, Points
-from analysis.figures.style import FAINT, MODE_STYLES, dashed_style, line, marker, time_unit
+from analysis.figures.style import FAINT, MODE_STYLES, dashed_style, line, marker, place_of, time_unit
 from analysis.results.reader import Run
 from analysis.statistics.fault_costs import (
     FaultResult,
@@ -357,7 +357,7 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
     was not measured."""
     alike: dict[tuple[int, str, bool], list[tuple[str, FaultResult]]] = {}
     of_points = told(faults_by_point(run.faults.to_dict("records")))
-    for point, faults in sorted(of_points.items(), key=lambda one: [*MODE_STYLES].index(one[0].mode)):
+    for point, faults in sorted(of_points.items(), key=lambda one: place_of(one[0].mode)):
         for one in faults if point.setting == configuration.index else ():
             key = one.at_collective, one.what, not one.is_measured
             alike.setdefault(key, []).append((point.mode, one))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.figures.style import MODE_STYLES, ModeStyle, name_modes, value_styles
+from analysis.figures.style import MODE_STYLES, ModeStyle, name_modes, place_of, value_styles
 from analysis.figures.swept_axis import SweptAxis, swept_axis
 from analysis.results.reader import Run
 from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
@@ -433,8 +433,7 @@ def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[s
         points[engine, index, mode] = PointRows(
             engine=engine, configuration=configurations[index], mode=mode, rows=ordered
         )
-    order = list(MODE_STYLES)
-    return {key: points[key] for key in sorted(points, key=lambda k: (ENGINES.index(k[0]), k[1], order.index(k[2])))}
+    return {key: points[key] for key in sorted(points, key=lambda k: (ENGINES.index(k[0]), k[1], place_of(k[2])))}
 
 
 def settings_of(points: Points) -> list[Setting]:

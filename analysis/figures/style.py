@@ -63,6 +63,11 @@ MODE_STYLES: dict[str, ModeStyle] = dict(_BUILT_IN)
 """The style of every mode of the current run, in drawing order; `name_modes` sets it."""
 
 
+def place_of(mode: str) -> int:
+    """Return the place of a mode in the order that all figures and tables have: the built-in ones, then policies."""
+    return [*MODE_STYLES].index(mode)
+
+
 def line_style(index: int) -> dict[str, Any]:
     """Return the colour, marker and dashes of the line with this index in a figure whose lines are not modes. Once all
     colours are used, each comes back with another marker and other dashes, and then, for lines without markers, at

@@ -38,7 +38,7 @@ from analysis.figures.run_points import (
     points_of,
     settings_of,
 )
-from analysis.figures.style import MODE_STYLES
+from analysis.figures.style import place_of
 from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.results.reader import Run, choices_of, open_run, reconfigurations_of
 from analysis.statistics.answer import answer, winners
@@ -430,7 +430,7 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
     of_point = {
         (row.engine, row.setting, row.mode, row.number, row.at_collective): row for row in run.faults.itertuples()
     }
-    for point in sorted(shown, key=lambda one: (one.setting, [*MODE_STYLES].index(one.mode))):
+    for point in sorted(shown, key=lambda one: (one.setting, place_of(one.mode))):
         for one in sorted(shown[point], key=lambda one: (one.at_collective, one.number)):
             row = of_point[(*point, one.number, one.at_collective)]
             times = (one.detected_s, one.recovered_s, one.cost_s)

@@ -16,10 +16,10 @@ class Column(NamedTuple):
     """A column of a table.
 
     `kind` is one of "float", "int", "int32", "bool", "text", "ranks" for a list of int16, and "costs" for a list of
-    what a fault cost by collective. `otherwise` is the value
-    of collectives for which an engine has no such number; None if every engine has one. If the column `is_later`, runs
-    of earlier versions may lack it, and get `otherwise` on reading. `meaning` is Markdown for docs/results.md; columns
-    that follow each other and have the same meaning share a line there.
+    what a fault cost by collective. `otherwise` is the value of collectives for which an engine has no such number;
+    None if every engine has one. If the column `is_later`, runs of earlier versions may lack it, and get `otherwise` on
+    reading. `meaning` is Markdown for docs/results.md; columns that follow each other and have the same meaning share a
+    line there.
     """
 
     name: str

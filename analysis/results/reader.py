@@ -168,8 +168,8 @@ class Choices(NamedTuple):
     same_placement: int
 
     def words(self, collectives: int) -> str:
-        """Return how often it has chosen before these collectives: "re-routed 5, re-embedded 0 of 19; 2 of the 5 new
-        routes are the paths in force"."""
+        """Return how often it has chosen before these collectives: "re-routed 5, re-embedded 0 of 19; 2 of the 5
+        choices of paths were the paths in force already"."""
         told = [f"re-routed {self.rerouted:,}, re-embedded {self.reembedded:,} of {collectives:,}"]
         if self.same_paths:
             told.append(

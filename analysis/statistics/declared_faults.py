@@ -14,6 +14,14 @@ CUT = re.compile(r"(?:link|switch) (?P<ends>\S+) down")
 """A fault's `what` that takes cables down."""
 SLOW = re.compile(r"agent (?P<rank>[0-9]+) slow (?P<times>[0-9.]+)x")
 """A fault's `what` that makes a GPU slow."""
+DOWN, LOSSY, SLOWED, CONTROLLER, AGENT = "down", "loss", "slow", "controller", "agent"
+"""The kinds of faults: cables go down, a link loses packets, a GPU is slow, a controller ends, an agent ends."""
+_KINDS = (
+    (CUT, DOWN),
+    (re.compile(r"link \S+ loss .*"), LOSSY),
+    (SLOW, SLOWED),
+    (re.compile("controller killed|the controller has died"), CONTROLLER),
+)
 _MOST = 4  # faults that are named
 
 
@@ -47,7 +55,12 @@ class DeclaredFault:
     @property
     def is_modelled(self) -> bool:
         """Whether the timing model has what it does to the collectives that begin with it."""
-        return bool(CUT.fullmatch(self.what) or SLOW.fullmatch(self.what))
+        return kind_of(self.what) in (DOWN, SLOWED)
+
+
+def kind_of(what: str) -> str:
+    """Return the kind of a fault, given what it is in a scenario's or a result's words."""
+    return next((kind for form, kind in _KINDS if form.fullmatch(what)), AGENT)
 
 
 def declared(faults: Iterable[Mapping[str, Any]] | None) -> list[DeclaredFault]:

@@ -5,7 +5,6 @@ cost, or `NOT_PREDICTED` without one, and no times of detection and recovery.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 
 from analysis.results.rows import Point
 from analysis.statistics.contests import Setting, repetitions, shared_words
+from analysis.statistics.declared_faults import AGENT, CONTROLLER, DOWN, LOSSY, SLOWED, kind_of
 from analysis.statistics.intervals import Interval, mean_of_draws
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import list_first
@@ -26,32 +26,23 @@ _WHY_NOT = "the model has no time of detection, losses or failed attempts"
 _MOST_SEEDS = 4
 _RESOLUTION_S = 1e-9  # of measured times
 _SOON_S = 1e-6  # the shortest time of a recovery that is told
-_DOWN = " down"
 _RECOVERED = "recovered"
-_KINDS = (
-    (re.compile(r"(link|switch) \S+ down"), "down"),
-    (re.compile(r"link \S+ loss .*"), "loss"),
-    (re.compile(r"agent [0-9]+ slow .*"), "slow"),
-    (re.compile("controller killed|the controller has died"), "controller"),
-)
-"""What a fault is in words, and its kind; every other one ends an agent."""
-_AGENT = "agent"
 _COSTS = {
-    "down": "links down: recovered when all switches had confirmed other paths; packets take these then or up to 5 ms "
+    DOWN: "links down: recovered when all switches had confirmed other paths; packets take these then or up to 5 ms "
     "later, as Open vSwitch revalidates cached decisions: costs may differ by 5 ms for this alone; what a cost has "
     "beyond that of the other paths is mostly the time in which TCP sends again what was lost",
-    "loss": "links with losses: nothing is repaired; the cost is the time in which TCP sends again what was lost",
-    "slow": "slow agents: nothing is repaired; the cost is that of their lower rates, for as long as these last",
-    "controller": "killed controllers: recovered when a new one had started; switches forward as before until then, "
+    LOSSY: "links with losses: nothing is repaired; the cost is the time in which TCP sends again what was lost",
+    SLOWED: "slow agents: nothing is repaired; the cost is that of their lower rates, for as long as these last",
+    CONTROLLER: "killed controllers: recovered when a new one had started; switches forward as before until then, "
     "and the pause in which it starts is neither in costs nor in completion times",
-    _AGENT: "killed agents: recovered when new ones had started; the cost is that of the failed attempt, from the "
+    AGENT: "killed agents: recovered when new ones had started; the cost is that of the failed attempt, from the "
     "collective's beginning until the failure was detected; the time from then until the collective is run again (new "
     "agents, new connections) is neither in costs nor in completion times",
 }
 """What the times of recovery and the costs are, by the kind of fault."""
 _FAILED = ", and that of failed attempts, each from its beginning until the failure"  # where no path was left
 _MASKED = "masked"
-_WHY_MASKED = {"loss": "TCP alone makes up for losses", "slow": "nothing failed, links were slower"}
+_WHY_MASKED = {LOSSY: "TCP alone makes up for losses", SLOWED: "nothing failed, links were slower"}
 SUCCEEDED = (
     "Measured times of collectives are those of the attempts that succeeded: failed ones before them are in the costs "
     "of faults alone."
@@ -95,7 +86,7 @@ class FaultResult:
     @property
     def kind(self) -> str:
         """What kind of fault it is: a key of what costs are."""
-        return next((kind for form, kind in _KINDS if form.fullmatch(self.what)), _AGENT)
+        return kind_of(self.what)
 
     @property
     def outcome_words(self) -> str:
@@ -146,7 +137,7 @@ class FaultCost:
             some = some_collectives(first.collectives)
             return f"{NOT_PREDICTED}, as {_WHY_NOT}" if cost is None else f"{PREDICTED} cost {cost}{some}"
         counts = Counter(one.outcome_words for one in self.results)
-        if first.what.endswith(_DOWN) and {*counts} == {_RECOVERED} and (cost or "").startswith(_NOTHING):
+        if first.kind == DOWN and {*counts} == {_RECOVERED} and (cost or "").startswith(_NOTHING):
             return f"without effect on the time, cost {cost}"
         outcomes = [
             f"{outcome} with {_seeds(count)}" if len(counts) > 1 else outcome for outcome, count in counts.items()
@@ -170,7 +161,7 @@ class FaultCost:
         lasting_s, cost_s = first.lasting_cost_s or 0.0, first.cost_s or 0.0
         if abs(lasting_s) > least_s:
             part = "all" if abs(cost_s - lasting_s) <= least_s else _time(lasting_s)
-            text += f"; {part} of it {_LASTING[first.what.endswith(_DOWN)]}"
+            text += f"; {part} of it {_LASTING[first.kind == DOWN]}"
         return text
 
     @property
@@ -193,7 +184,7 @@ class FaultCost:
         return f"{text} on average over {_seeds(len(known))} (95 % interval {ends})"
 
     def _why_negative(self, cost_s: float) -> str:
-        why = ": the other paths happened to be faster" if self.results[0].what.endswith(_DOWN) else ""
+        why = ": the other paths happened to be faster" if self.results[0].kind == DOWN else ""
         return f" (negative{why})" if cost_s < 0 else ""
 
 
@@ -290,7 +281,7 @@ def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:
     of fault that there is."""
     measured = [one for one in faults if one.is_measured]
     kinds = {one.kind for one in measured}
-    failed = {one.kind for one in measured if one.collectives_lost and one.kind in ("down", "loss")}
+    failed = {one.kind for one in measured if one.collectives_lost and one.kind in (DOWN, LOSSY)}
     return tuple(words + _FAILED * (kind in failed) for kind, words in _COSTS.items() if kind in kinds)
 
 

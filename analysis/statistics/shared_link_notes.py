@@ -87,12 +87,10 @@ def delay_notes(messages: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[str,
 
 
 def _delay_note(number: int, modes: Sequence[str]) -> Valued:
-    rule = "choose WAN paths by delay and the time of one message (docs/policies.md): where a flow sends"
+    who = f"{list_all(modes)} {'chooses' if len(modes) == 1 else 'choose'}"
+    rule = f"{who} WAN paths by delay and the time of one message (docs/policies.md): where a flow sends"
     then = "a longer path with a higher rate may be faster"
-    common = (
-        f"{list_all(modes)} {rule.replace('choose', 'chooses' if len(modes) == 1 else 'choose', 1)} several, {then}"
-    )
-    return Valued(common.replace("several,", f"{number:,}, as here,"), common, f"{number:,} messages")
+    return Valued(f"{rule} {number:,}, as here, {then}", f"{rule} several, {then}", f"{number:,} messages")
 
 
 def choice_notes(choices: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _POINT_COLUMNS = [column.name for column in POINT]
-
-
 COLUMNS = [*_POINT_COLUMNS, *(column.name for column in COLLECTIVE)]
 """The columns of the collectives that results are computed from."""
 

@@ -218,8 +218,8 @@ _INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "g
 
 
 def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
-    """Return the ends of the 95 % intervals, None if there is no interval, and then why not; and on how many
-    independent blocks of collectives those of the mean and of the gain rest."""
+    """Return the ends of the 95 % intervals, and the numbers of independent blocks of collectives behind those of the
+    mean and of the gain. Without an interval its ends are None, and a field has the reason."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends: list[float] = []
     for interval in intervals:

@@ -40,7 +40,7 @@ MIN_SHARE = 0.01
 
 _FLOWS = 1 << 18  # flows whose links are looked up at a time
 _PLACEMENT_BATCH = 512  # keeps the cost matrices of one batch to a few megabytes
-_SAME_DELAY_S = 1e-9  # the rounding of sums is no difference between paths
+_SAME_DELAY_S = 1e-9  # paths whose delays differ by less differ by the rounding of sums alone
 
 
 @dataclass(frozen=True, kw_only=True)

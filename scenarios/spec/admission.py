@@ -284,12 +284,12 @@ def _transfers(plan: AdmissionPlan, jobs: tuple[JobSpec, ...]) -> tuple[Transfer
     connections = _connections(link_bps, calendar) if index_of else []
     case = 1 + capacities.failures.index(down) if down and plan.spec.protects else 0
     result = []
-    each_lags_s = [np.split(lags, ends) for lags in (promised_lags_s, lags_s)]
-    for job, of_job, *job_lags_s, decision in zip(jobs, tunnels, *each_lags_s, decisions, strict=True):
+    before, after = np.split(promised_lags_s, ends), np.split(lags_s, ends)
+    for job, of_job, as_promised_s, now_s, decision in zip(jobs, tunnels, before, after, decisions, strict=True):
         last = broken.get(job.name, decision)
         request = last.promised or last.request
-        told_lags_s = job_lags_s[job.name in broken]  # a promise that holds is told as it was made
-        lag_s = float(told_lags_s.max() if request.is_rate else told_lags_s.min())
+        job_lags_s = now_s if job.name in broken else as_promised_s  # a promise that holds is told as it was made
+        lag_s = float(job_lags_s.max() if request.is_rate else job_lags_s.min())
         edges_s, workload = np.zeros(1), None
         rates_bps: dict[str, Floats] = {}
         if (index := index_of.get(job.name)) is not None:

@@ -107,7 +107,8 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     steps, peaks, ages = (elements(text, text.split(",")) for text in (options.steps, options.peaks, options.ages))
     for age in ages:
         if not (age.isascii() and age.isdecimal()):
-            raise ValueError(f"--ages: {format_value(age)} is no number of collectives; allowed: whole numbers from 0")
+            text = f"--ages: {format_value(age)} is not a number of collectives"
+            raise ValueError(f"{text}; allowed: whole numbers from 0")
     loads = [(step, toml_or_text(peak)) for step in steps for peak in peaks]
     given = write(plain.conditions.load)
     axis = {"sweep.conditions.load": [given | {"step": step, "peak": peak} for step, peak in loads]}

@@ -170,7 +170,7 @@ def test_the_cost_of_a_fault_is_the_time_lost_by_the_collectives_it_hit_with_the
 
 def test_a_cost_is_told_by_collective_with_the_part_that_lasts() -> None:
     """In collective 1 the link fails, and 2 begins without it: of 20 ms, 15 are predicted for the paths that are left.
-    Collective 3 is no part of it, nor is the agent's failed attempt in collective 2 anything that lasts."""
+    Collective 3 runs after the link is back. The agent's failed attempt in collective 2 is not a lasting cost."""
     later_s, lasting_s = {0: 0.0, 1: 0.1, 2: 0.02, 3: 0.003}, {0: 0.0, 1: 0.0, 2: 0.015, 3: 0.0}
     events = [
         injected("link down", cables=("s0b0-s1b0",)),

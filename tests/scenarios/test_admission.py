@@ -209,7 +209,7 @@ def test_a_link_failure_breaks_only_those_unprotected_transfers_that_no_longer_f
 
 
 def test_a_promise_that_holds_without_a_link_is_told_by_the_deadline_that_was_requested():
-    """The new calendar has other lags: they were added to ends that were reckoned with the lags before."""
+    """The calendar without the link has longer lags. They were added to ends that the old lags had shortened."""
     asks = [COPY | {"size": "400 MB", "deadline": "200 ms"}, COPY | {"name": "mine", "ranks": [1, 5], "size": "400 MB"}]
     asks[1]["deadline"] = "230 ms"
     wide = HEAD.replace("1-4 Gbit/s", "10 Gbit/s").replace("2 Gbit/s", "40 Gbit/s")

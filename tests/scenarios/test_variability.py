@@ -87,7 +87,7 @@ def test_random_rates_within_sites_count_for_nothing(data: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        (("--ages", "0,new"), '--ages: "new" is no number of collectives; allowed: whole numbers from 0'),
+        (("--ages", "0,new"), '--ages: "new" is not a number of collectives; allowed: whole numbers from 0'),
         (("--peaks", "much"), '"much" is not allowed; allowed: a number above 0, at most 10'),
         (("--steps", "5 weeks"), 'allowed: text with a unit, at most 1000 d, such as "300 s"'),
     ],

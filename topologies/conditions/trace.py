@@ -51,7 +51,8 @@ _COLUMNS = {  # names that other programs write, in lower case
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 _MAX_LISTED = 20  # mistakes that are listed: if the file is no trace at all, every line is a mistake
-_GAP = 1.5  # of the median step between a link's rows: a longer one is a gap
+GAP = 1.5
+"""A step between a link's rows is a gap if it is longer than so many times the median one."""
 _REGULAR, _LEAST_STEPS = 0.9, 10  # steps that are about the median one, and their number, of rows at regular times
 _MAX_GAPS = 3
 _LEAST_BARE_BPS = 1_000_000  # a smaller number without a unit was probably meant in another one
@@ -222,9 +223,9 @@ def _gaps(times_ns: Iterable[npt.NDArray[np.int64]]) -> list[tuple[_Gap, int]]:
     for of_link in times_ns:
         steps = np.diff(of_link)
         usual = float(np.median(steps)) if steps.size >= _LEAST_STEPS else 0.0
-        is_usual = (steps <= _GAP * usual) & (steps >= usual / _GAP)
+        is_usual = (steps <= GAP * usual) & (steps >= usual / GAP)
         if usual and is_usual.mean() >= _REGULAR:
-            for at in np.flatnonzero(steps > _GAP * usual).tolist():
+            for at in np.flatnonzero(steps > GAP * usual).tolist():
                 gap = _Gap(int(of_link[at]), int(of_link[at + 1]), round(usual))
                 links_of[gap] = links_of.get(gap, 0) + 1
     return sorted(links_of.items())

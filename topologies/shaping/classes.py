@@ -174,9 +174,9 @@ class Shaping:
     flows that share a link or a port get equal shares of it. With a `buffer` (not with `fair`), every class drops the
     frames that do not fit, and WAN links lose the share `wan_loss` of all frames, drawn from `seed`. With `services`
     (only with `fair`), every WAN port serves them in order: the last one has the packets without a class, and
-    `sending_services` of them have traffic at all. With `tunnels` (only without services), each has a
-    rate of its own at the port where it begins: rates are those of links or ports, followed by those of tunnels, and
-    traffic in no tunnel has the port's rate. With `paths`, tc's match of packets in a tunnel over each path, no delay
+    `sending_services` of them have traffic at all. With `tunnels` (only without services), each has a rate of
+    its own at the port where it begins: rates are those of links or ports, followed by those of tunnels, and traffic in
+    no tunnel has the port's rate. With `paths`, tc's match of packets in a tunnel over each path, no delay
     is applied before a WAN link. With `moving`, WAN delays may change (`tc.Shaper.move`). Segments have up to
     `segment_bytes`.
     """

@@ -11,11 +11,11 @@ from topologies.conditions.convert.links import is_within_site, links_by_name, l
 from topologies.conditions.convert.readings import ConvertError, Reading, counted, has_unit, inferred_unit, quantity
 from topologies.conditions.link_overrides import MAX_ENTRIES
 from topologies.conditions.sampler import ConditionsSpec
+from topologies.conditions.trace import GAP
 from topologies.conditions.wan_keys import in_toml, wan_keys
 from topologies.errors import format_value, list_first
 from topologies.units import format_delay, format_rate
 
-_GAP = Decimal("1.5")  # of the median step between a link's values: a longer one is a gap
 _MAX_NAMED, _MAX_MISSING = 3, 12
 _USUAL_DELAY = format_delay(ConditionsSpec().wan_delay_s)
 _UNMEASURED = {"", "-", "--", "n/a", "na", "null", "none"}
@@ -167,10 +167,10 @@ def _first_of(links: Iterable[Iterable[str]]) -> str:
 
 
 def _gaps(link: str, ordered: Sequence[_Value]) -> Iterator[str]:
-    """Yield a sentence on a link's steps that are longer than _GAP times their median."""
+    """Yield a sentence on a link's steps that are longer than GAP times their median."""
     steps = [(other.time_ns - one.time_ns, one) for one, other in pairwise(ordered)]
     usual = median(step for step, _ in steps) if steps else 0
-    long = [(step, one) for step, one in steps if step > _GAP * Decimal(usual)]
+    long = [(step, one) for step, one in steps if step > Decimal(GAP) * Decimal(usual)]
     if long:
         words = [f"{_seconds(step)} s from {format_value(one.time)} on" for step, one in long]
         gaps = counted(len(long), "gap")
