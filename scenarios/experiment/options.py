@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
         description="Run every mode of a scenario in every configuration of its sweep, and write a run folder.",
         epilog="Studies with options of their own: run.py authors (the paper's authors' own simulation), "
         "run.py collectives (by size and algorithm), run.py diloco (utilisation by bandwidth of DiLoCo and others), "
-        "run.py grains (algorithms against the ring in both grains), "
+        "run.py grains (algorithms against the ring in both grains), run.py papers (figures that others published), "
         "run.py permutation (ECMP and spraying), run.py referees (how far from the best each mode is), "
         "run.py sizing (a datacenter for training).",
     )

@@ -1,0 +1,2 @@
+"""Papers: each module repeats a figure that others have published. `run.py papers` (`scenarios.studies.papers`) runs
+them."""

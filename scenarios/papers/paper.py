@@ -1,0 +1,97 @@
+"""What a paper is here: its reference, what had to be assumed, and what computes its figure and judges its claims."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scenarios.studies.harness import Column, Show, Table
+
+if TYPE_CHECKING:
+    from analysis.figures.output import Picture
+
+SAME_SIZE, SAME_DIRECTION, DIFFERS = "same size", "same direction", "differs"
+TOLERANCE = 0.1
+"""How far an effect may be from the published one, as a share of that, to have the same size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a paper says, and what was found here.
+
+    `neutral` is the number that would mean that there is no effect: 0 for a gain, 1 for a ratio. `published` is the
+    paper's number; without it, `rises` tells whether the paper's effect is above `neutral`. `because` explains a
+    result that has not the paper's size.
+    """
+
+    says: str
+    found: float
+    published: float | None = None
+    neutral: float = 0.0
+    rises: bool = True
+    unit: str = ""
+    because: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the effect has the paper's size (within `TOLERANCE`) or at least its direction, or differs."""
+        effect = self.found - self.neutral
+        if self.published is None:
+            return SAME_DIRECTION if (effect > 0) is self.rises and effect else DIFFERS
+        theirs = self.published - self.neutral
+        if abs(effect - theirs) <= TOLERANCE * abs(theirs):
+            return SAME_SIZE
+        return SAME_DIRECTION if effect * theirs > 0 else DIFFERS
+
+    @property
+    def why(self) -> str:
+        """The reason for a result that differs in size or direction; "" if it does not, or no size was published."""
+        is_as_published = self.verdict == SAME_SIZE or (self.published is None and self.verdict == SAME_DIRECTION)
+        return "" if is_as_published else self.because
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a user may choose for each paper: whether some points are measured, how many processes or VMs run at a time,
+    and the seed of what is random."""
+
+    measures: bool
+    jobs: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """What a paper's figure is here: tables, the claims judged, the lines as JSON, and the picture."""
+
+    tables: Sequence[Table[Any]]
+    claims: Sequence[Claim]
+    lines: Sequence[dict[str, Any]]
+    picture: "Callable[[], Picture]"
+    problems: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper: where it was published, which of its results is repeated, what is not public and was assumed, and the
+    function that repeats it."""
+
+    reference: str
+    result: str
+    assumed: Sequence[str]
+    repeat: Callable[[Settings, Show], Repeated]
+
+
+def claims_table(claims: Sequence[Claim]) -> Table[Claim]:
+    """Return the table of a paper's claims beside what was found."""
+
+    def number(value: float | None, unit: str) -> str:
+        return "" if value is None else f"{value:,.3g}{unit and f' {unit}'}"
+
+    columns = [
+        Column[Claim]("the paper says", lambda claim: claim.says, left=True),
+        Column[Claim]("paper", lambda claim: number(claim.published, claim.unit), why="the paper has no number"),
+        Column[Claim]("here", lambda claim: number(claim.found, claim.unit)),
+        Column[Claim]("verdict", lambda claim: claim.verdict, left=True),
+    ]
+    reasons = [f"{claim.says}: {claim.verdict}, because {claim.why}" for claim in claims if claim.why]
+    return Table(columns, claims, title=f"Claims (same size: within {TOLERANCE:.0%} of the effect)", notes=reasons)

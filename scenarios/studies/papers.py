@@ -1,0 +1,90 @@
+"""`run.py papers`: list the papers whose figures can be repeated, or repeat one and judge its claims.
+
+A paper is a module of `scenarios.papers` with a `PAPER`, and a line in `PAPERS`. Each takes at most three minutes on
+two cores: everything is predicted, and some points are measured.
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from scenarios.experiment.options import MAX_JOBS
+from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, check_range
+from topologies.command_line import CommandParser
+from topologies.errors import format_value
+
+if TYPE_CHECKING:
+    from scenarios.papers.paper import Paper
+
+COMMAND = "run.py papers"
+PAPERS: Mapping[str, str] = {"diloco": "scenarios.papers.diloco"}
+"""The module of each paper."""
+COMMANDS: Mapping[str, str] = {
+    "run.py fig4a, fig4b, fig5a, fig5b": "the paper of this testbed's collectives",
+    "run.py authors": "its authors' own simulation",
+    "run.py geopipe": "GeoPipe's ring, its times and gains",
+    "run.py sizing": "Gherghescu et al., arXiv 2407.12819: tables 2 to 4",
+}
+"""Papers that have a command of their own."""
+
+
+def paper(name: str) -> "Paper":
+    """Return the paper with this name; raises ValueError."""
+    if name not in PAPERS:
+        raise ValueError(f"unknown paper {format_value(name)}; allowed: {', '.join(PAPERS)}")
+    found: Paper = import_module(PAPERS[name]).PAPER
+    return found
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(prog=COMMAND, description="Repeat a published figure, and judge the paper's claims.")
+    parser.add_argument("paper", nargs="?", help=f"one of {', '.join(PAPERS)}; without it, papers are listed")
+    parser.add_argument("--engine", choices=("model", "both"), default="both", help="model: nothing is measured")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="VMs at a time (default 1)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of what is random (default 1)")
+    add_output(parser)
+    return parser
+
+
+def _answer(options: argparse.Namespace, show: Show) -> Answer:
+    from scenarios.papers.paper import Settings, claims_table
+
+    check_range(options, 1, MAX_JOBS, "jobs")
+    check_range(options, 0, 2**63 - 1, "seed")
+    if options.paper is None:
+        if options.figure is not None:
+            raise ValueError("--figure: no paper is named; allowed: with the name of a paper")
+        return _list()
+    chosen = paper(options.paper)
+    repeated = chosen.repeat(Settings(measures=options.engine == "both", jobs=options.jobs, seed=options.seed), show)
+    head = "\n".join([f"{chosen.reference}: {chosen.result}", *(f"Assumed: {one}" for one in chosen.assumed)])
+    return Answer(
+        tables=[head, *repeated.tables, claims_table(repeated.claims)],
+        as_json={
+            **{"paper": chosen.reference, "result": chosen.result, "assumed": list(chosen.assumed)},
+            "lines": list(repeated.lines),
+            "claims": [asdict(one) | {"verdict": one.verdict, "because": one.why} for one in repeated.claims],
+        },
+        picture=repeated.picture,
+        problems=repeated.problems,
+    )
+
+
+def _list() -> Answer:
+    papers = {name: paper(name) for name in PAPERS}
+    lines = [(name, one.reference, one.result) for name, one in papers.items()]
+    columns = [
+        Column[tuple[str, str, str]]("name", lambda line: line[0], left=True),
+        Column[tuple[str, str, str]]("paper", lambda line: line[1], left=True),
+        Column[tuple[str, str, str]]("what is repeated", lambda line: line[2], left=True),
+    ]
+    notes = ["", f"{COMMAND} NAME repeats one. Papers with commands of their own:"]
+    notes += [f"  {command}: {what}" for command, what in COMMANDS.items()]
+    own = [{"name": name, "paper": reference, "result": result} for name, reference, result in lines]
+    others = [{"command": command, "result": what} for command, what in COMMANDS.items()]
+    return Answer(tables=[Table(columns, lines, notes=notes)], as_json={"papers": own, "commands": others})
+
+
+STUDY = Study(command=COMMAND, parser=_parser, answer=_answer)
