@@ -66,7 +66,7 @@ class Repeated:
     tables: Sequence[Table[Any]]
     claims: Sequence[Claim]
     lines: Sequence[dict[str, Any]]
-    picture: "Callable[[], Picture]"
+    picture: "Callable[[], Picture] | None"
     problems: Sequence[str] = ()
 
 
