@@ -1,26 +1,31 @@
-"""A plain figure: a number against another, a line for each name, with intervals where they are known.
+"""A plain figure: a number against another, a line for each name, with intervals where they are known, and with points
+that were measured beside a line that was predicted.
 
 It serves studies of a run's numbers that need no figure of their own.
 """
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.style import FAINT, line_style
 
+_RING: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 8, "fillstyle": "none"}
+
 
 class Spot(NamedTuple):
-    """A point of the line called `name`; `low` and `high` are the ends of its interval, NaN if there is none."""
+    """A point of the line called `name`; `low` and `high` are the ends of its interval, NaN if there is none. One that
+    `is_measured` is drawn as a ring of the line's colour, which does not pass it."""
 
     name: str
     x: float
     y: float
     low: float = math.nan
     high: float = math.nan
+    is_measured: bool = False
 
 
 def picture(spots: Sequence[Spot], *, name: str, x: str, y: str, title: str = "", log_x: bool = False) -> Picture:
@@ -30,8 +35,11 @@ def picture(spots: Sequence[Spot], *, name: str, x: str, y: str, title: str = ""
     with canvas(5.2, 3.4) as figure:
         axes = figure.subplots()
         for one, look in looks.items():
-            own = sorted((spot for spot in spots if spot.name == one), key=lambda spot: spot.x)
+            every = [spot for spot in spots if spot.name == one]
+            own = sorted((spot for spot in every if not spot.is_measured), key=lambda spot: spot.x)
             axes.plot([spot.x for spot in own], [spot.y for spot in own], **look)
+            rings = [(spot.x, spot.y) for spot in every if spot.is_measured]
+            axes.plot(*zip(*rings, strict=True) if rings else ([], []), **_RING, color=look["color"])
             ends = [spot.low for spot in own], [spot.high for spot in own]
             axes.vlines([spot.x for spot in own], *ends, color=look["color"], linewidth=1)
         axes.axhline(0, color=FAINT, linewidth=0.8)
@@ -41,6 +49,9 @@ def picture(spots: Sequence[Spot], *, name: str, x: str, y: str, title: str = ""
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         heading(figure, title)
-        legend(figure, [Line2D([], [], label=one, **look) for one, look in looks.items()])
+        labels = [Line2D([], [], label=one, **look) for one, look in looks.items()]
+        if any(spot.is_measured for spot in spots):
+            labels.append(Line2D([], [], label="measured", **_RING, color=FAINT))
+        legend(figure, labels)
     data = csv_text(spot._asdict() for spot in spots)
     return Picture(name=name, caption=f"{y} against {x}{title and f': {title}'}.", figure=figure, data=data)

@@ -177,6 +177,10 @@ def _ends(line: Line) -> str:
     return "" if line.low is None or line.high is None else f"{_percent(line.low)} to {_percent(line.high)}"
 
 
+def _share(share: float | None) -> float:
+    return math.nan if share is None else 100 * share
+
+
 def _picture(lines: Sequence[Line]) -> "Picture":
     from analysis.figures.plain import Spot, picture
 
@@ -184,7 +188,10 @@ def _picture(lines: Sequence[Line]) -> "Picture":
     spots = [
         Spot(
             ", ".join([*([one.scenario] if len(names) > 1 else []), one.mode, f"{one.age} old"]),
-            *(math.nan if share is None else 100 * share for share in (one.change, one.over_once, one.low, one.high)),
+            x=100 * one.change,
+            y=100 * one.over_once,
+            low=_share(one.low),
+            high=_share(one.high),
         )
         for one in lines
         if one.age in (min(ages), max(ages)) and one.mode in _DRAWN

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.papers import atlas
 from scenarios.papers.paper import DIFFERS, SAME_DIRECTION, SAME_SIZE, Claim
 from scenarios.studies.papers import PAPERS, paper
 
@@ -75,3 +76,34 @@ def test_diloco_is_beside_the_papers_table(tmp_path: Path) -> None:
         assert claims[method]["found"] == pytest.approx(ratio, rel=0.2)
     assert claims["Streaming, overlapped"]["verdict"] == SAME_SIZE
     assert {path.suffix for path in tmp_path.iterdir()} == {".svg", ".png", ".csv", ".json"}
+
+
+def test_parallel_connections_carry_a_window_a_round_trip_each_and_an_allreduce_takes_the_formula_s_time() -> None:
+    """In TCP itself: what one connection has under way is the same at any distance, and four have four times that."""
+    carried = dict[int, float]()
+    for ms in (50, 200):
+        lines = dict(atlas.measured(ms, 0.0, (1, 4), seed=1))
+        carried[ms] = lines[1][0] * ms / 8e3
+        assert lines[4][0] == pytest.approx(4 * lines[1][0], rel=2e-3)
+        # 10 MB each way, twice: two windows wait for a round trip each, and the rest follows at 5 Gbit/s.
+        last_s = (10e6 - 2 * carried[ms]) * 8 / 5e9
+        assert lines[1][1] == pytest.approx(2 * (ms / 2e3 + 2 * ms / 1e3 + last_s), rel=2e-3)
+    assert carried[50] == pytest.approx(carried[200], rel=2e-3)
+    assert atlas.window_bytes(0.2, 0.0) == pytest.approx(carried[200], rel=2e-3)
+
+
+@pytest.mark.parametrize("round_trip_s,loss", [(0.2, 1e-4), (0.1, 1e-4), (0.05, 3e-4)])
+def test_the_window_under_losses_is_that_of_the_cubic_that_it_describes(round_trip_s: float, loss: float) -> None:
+    """A window that a loss reduces to 0.7 grows by 0.4 (t - K)^3, and is back at its most when the next loss comes,
+    after 1 / loss segments."""
+    most = 0.0
+    carried = 0.0
+    while carried < 1 / loss:
+        most += 0.05
+        back_s = (most * 0.3 / 0.4) ** (1 / 3)
+        windows = [0.4 * (back_s * (step / 500 - 1)) ** 3 + most for step in range(500)]
+        carried = sum(windows) / 500 * back_s / round_trip_s
+    reno = 1.22 / loss**0.5
+    assert atlas.window_bytes(round_trip_s, loss) / atlas.SEGMENT == pytest.approx(
+        max(sum(windows) / 500, reno), rel=0.01
+    )

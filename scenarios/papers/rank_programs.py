@@ -1,0 +1,32 @@
+"""Runs the program of a scenario and returns what its rank 0 prints: papers that need TCP itself have programs."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from scenarios.api import RunError
+from scenarios.program import session
+from scenarios.spec.scenario import Scenario
+
+FOLDER = Path(__file__).parent / "programs"
+
+
+def command(name: str, *arguments: object) -> str:
+    """Return the command, for a shell, of the program with this file's name in `FOLDER`."""
+    return shlex.join([sys.executable, str(FOLDER / name), *map(str, arguments)])
+
+
+def printed(config: Scenario) -> Sequence[Any]:
+    """Run the program of a scenario; return each line that rank 0 prints, as JSON. Raises VMError, and RunError if a
+    rank fails."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        state, why = session.run(config, folder=folder, shows=lambda rank, stream, output: None)
+        result = session.result_of(config, state, why, 0.0)
+        if problems := session.failures(result, config, folder):
+            raise RunError(problems[0])
+        return [json.loads(line) for line in (folder / session.OUTPUT / "0.stdout").read_text().splitlines()]
