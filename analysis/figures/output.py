@@ -26,7 +26,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogFormatterMathtext, LogLocator, NullFormatter
 
 from analysis.figures.style import INK, SETTINGS
 from analysis.results.writer import atomic_replacement
@@ -219,9 +219,12 @@ def colour_bar(figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, labe
 
 
 def log_ticks(axis: Axis) -> None:
-    """Label a logarithmic axis with plain numbers: 1, 2, 5, 10, 20 and so on."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter("{x:,.10g}")
+    """Label a logarithmic axis with plain numbers: 1, 2, 5, 10, 20 and so on, or powers of ten below 0.01.
+
+    Call it when everything is drawn: labels below 0.01 are long, so that there is no room for three in a decade."""
+    is_small = axis.get_data_interval()[0] < 0.01
+    axis.set_major_locator(LogLocator() if is_small else LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(LogFormatterMathtext() if is_small else "{x:,.10g}")
     axis.set_minor_formatter(NullFormatter())
 
 

@@ -49,8 +49,11 @@ def picture(spots: Sequence[Spot], *, name: str, x: str, y: str, title: str = ""
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         heading(figure, title)
-        labels = [Line2D([], [], label=one, **look) for one, look in looks.items()]
-        if any(spot.is_measured for spot in spots):
+        drawn = {spot.name for spot in spots if not spot.is_measured}
+        labels = [Line2D([], [], label=one, **look) for one, look in looks.items() if one in drawn]
+        undrawn = [one for one in names if one not in drawn]
+        labels += [Line2D([], [], label=f"{one}, measured", **_RING, color=looks[one]["color"]) for one in undrawn]
+        if any(spot.is_measured and spot.name in drawn for spot in spots):
             labels.append(Line2D([], [], label="measured", **_RING, color=FAINT))
         legend(figure, labels)
     data = csv_text(spot._asdict() for spot in spots)

@@ -120,27 +120,27 @@ def _line(ms: int, loss: float, connections: int, found: tuple[float, float] | N
 
 def measured(ms: int, loss: float, counts: Sequence[int], seed: int) -> Iterator[tuple[int, tuple[float, float]]]:
     """Measure: yield numbers of connections with the throughput (bit/s) and time of the AllReduce (s)."""
-    from scenarios.papers.rank_programs import command, printed
+    from scenarios.papers.rank_programs import printed, program
 
     # A window opens within some round trips; a connection that loses needs several times between two losses.
     warm_s, counted_s = (20.0, 20.0) if loss else (max(0.25, 12 * ms / 1e3), 5 * ms / 1e3)
     cases = [f"{count}:{warm_s:g}:{counted_s:g}" for count in counts]
-    program = command("parallel_connections.py", RECEIVE_BUFFER, ALLREDUCE_BYTES, *cases)
-    lines = printed(_scenario(ms, loss, program, seed))
+    values = program("parallel_connections", RECEIVE_BUFFER, ALLREDUCE_BYTES, *cases)
+    lines = printed(_scenario(ms, loss, values, seed))
     yield from zip(counts, ((line["bps"], line["allreduce_s"]) for line in lines), strict=True)
 
 
-def _scenario(ms: int, loss: float, program: str, seed: int) -> "Scenario":
+def _scenario(ms: int, loss: float, values: Mapping[str, object], seed: int) -> "Scenario":
     from scenarios.api import scenario
 
     fabric: dict[str, object] = {"gpus": [1, 1], "leaves": 1, "spines": 1, "border_routers": 1, "buffer": "1 GB"}
-    values = {f"fabric.{key}": value for key, value in fabric.items()} | {
+    common = {f"fabric.{key}": value for key, value in fabric.items()} | {
         **{"fabric.wan_loss": loss, "conditions.intra_rate": "100 Gbit/s"},
         **{"conditions.wan_rate": f"{LINK_BPS / 1e9:g} Gbit/s", "conditions.wan_delay": f"{ms / 2} ms"},
-        **{"transport.queue": "fifo", "transport.line_rate": False, "program.command": program},
+        **{"transport.queue": "fifo", "transport.line_rate": False},
         **{"run.modes": ["base"], "run.seed": seed},
     }
-    return scenario("paper", values)
+    return scenario("paper", common | dict(values))
 
 
 def _claims(lines: Sequence[Line]) -> Iterator[Claim]:

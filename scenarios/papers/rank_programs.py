@@ -12,12 +12,13 @@ from scenarios.api import RunError
 from scenarios.program import session
 from scenarios.spec.scenario import Scenario
 
-FOLDER = Path(__file__).parent / "programs"
+_ROOT = Path(__file__).resolve().parents[2]
 
 
-def command(name: str, *arguments: object) -> str:
-    """Return the command, for a shell, of the program with this file's name in `FOLDER`."""
-    return shlex.join([sys.executable, str(FOLDER / name), *map(str, arguments)])
+def program(name: str, *arguments: object) -> dict[str, object]:
+    """Return the values of a scenario that runs the module of `scenarios.papers.programs` with this name."""
+    words = [sys.executable, "-m", f"scenarios.papers.programs.{name}", *map(str, arguments)]
+    return {"program.command": shlex.join(words), "program.env": {"PYTHONPATH": str(_ROOT)}}
 
 
 def printed(config: Scenario) -> Sequence[Any]:

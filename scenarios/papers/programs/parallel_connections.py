@@ -1,6 +1,6 @@
 """What parallel TCP connections carry between two ranks, and how long an AllReduce of the two takes over them.
 
-``parallel_connections.py BUFFER SIZE CASE...``: BUFFER is a receiver's buffer of a connection, and SIZE that of the
+``parallel_connections BUFFER SIZE CASE...``: BUFFER is a receiver's buffer of a connection, and SIZE that of the
 AllReduce, in bytes. A case is CONNECTIONS:WARM:COUNTED: bytes count for COUNTED seconds, after WARM seconds. Rank 0
 prints a line of JSON for each case. The AllReduce is a reduce-scatter and an AllGather of halves, both ways at once.
 """

@@ -1,0 +1,1 @@
+"""Programs that papers run on the ranks' hosts."""
