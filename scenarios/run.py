@@ -18,7 +18,10 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = "bash scenarios/setup.sh"
-STUDIES = ("authors", "collectives", "diloco", "grains", "papers", "permutation", "referees", "sizing", "variability")
+STUDIES = (
+    *("authors", "collectives", "diloco", "grains", "papers"),
+    *("permutation", "referees", "requests", "sizing", "variability"),
+)
 """Modules of `scenarios.studies`, each a command with options of its own."""
 CANNOT = 3
 _OLDEST = (3, 11)

@@ -28,7 +28,9 @@ class Spot(NamedTuple):
     is_measured: bool = False
 
 
-def picture(spots: Sequence[Spot], *, name: str, x: str, y: str, title: str = "", log_x: bool = False) -> Picture:
+def picture(
+    spots: Sequence[Spot], *, name: str, x: str, y: str, title: str = "", log_x: bool = False, log_y: bool = False
+) -> Picture:
     """Draw these points, at least one; `x` and `y` are the titles of the axes, with units."""
     names = list(dict.fromkeys(spot.name for spot in spots))
     looks = {one: {**line_style(index), "markersize": 4} for index, one in enumerate(names)}
@@ -42,10 +44,12 @@ def picture(spots: Sequence[Spot], *, name: str, x: str, y: str, title: str = ""
             axes.plot(*zip(*rings, strict=True) if rings else ([], []), **_RING, color=look["color"])
             ends = [spot.low for spot in own], [spot.high for spot in own]
             axes.vlines([spot.x for spot in own], *ends, color=look["color"], linewidth=1)
-        axes.axhline(0, color=FAINT, linewidth=0.8)
+        if not log_y:
+            axes.axhline(0, color=FAINT, linewidth=0.8)
         axes.set_xscale("log" if log_x else "linear")
-        if log_x:
-            log_ticks(axes.xaxis)
+        axes.set_yscale("log" if log_y else "linear")
+        for axis in [axes.xaxis] * log_x + [axes.yaxis] * log_y:
+            log_ticks(axis)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         heading(figure, title)

@@ -108,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
         "run.py collectives (by size and algorithm), run.py diloco (utilisation by bandwidth of DiLoCo and others), "
         "run.py grains (algorithms against the ring in both grains), run.py papers (figures that others published), "
         "run.py permutation (ECMP and spraying), run.py referees (how far from the best each mode is), "
+        "run.py requests (prefill in two sites), "
         "run.py sizing (a datacenter for training).",
     )
     names = ", ".join(scenario_names())

@@ -34,11 +34,11 @@ def split_reference(text: str) -> tuple[Path, str]:
 
 @lru_cache(maxsize=16)
 def check(text: str) -> None:
-    """Check that the function or class "FILE:NAME" can be loaded; raises ValueError as `_loaded` does."""
-    _loaded(text)
+    """Check that the function or class "FILE:NAME" can be loaded; raises ValueError as `loaded` does."""
+    loaded(text)
 
 
-def _loaded(text: str) -> Callable[..., Any]:
+def loaded(text: str) -> Callable[..., Any]:
     """Run a file and return the function or class "FILE:NAME"; raises ValueError whose message continues a sentence
     about it."""
     path, name = split_reference(text)
@@ -119,8 +119,8 @@ class UserPolicy:
     def _prepared(self, now: Situation) -> Callable[[Situation], Any]:
         """Return what to call, an object in the state before this collective."""
         if self._policy is None:
-            loaded = _loaded(self._text)
-            self._policy = loaded() if isinstance(loaded, type) else loaded
+            policy = loaded(self._text)
+            self._policy = policy() if isinstance(policy, type) else policy
         if self._repeats:
             if self._before is not None and self._before[0] == now.number:
                 self._policy = self._before[1]

@@ -23,6 +23,7 @@ PAPERS: Mapping[str, str] = {
     "atlas": "scenarios.papers.atlas",
     "diloco": "scenarios.papers.diloco",
     "long-haul": "scenarios.papers.long_haul",
+    "prefill": "scenarios.papers.prefill",
 }
 """The module of each paper."""
 COMMANDS: Mapping[str, str] = {

@@ -1,0 +1,341 @@
+"""`run.py requests`: a language model that two sites serve, by the WAN's rate and the rule that chooses a site.
+
+One site prefills and decodes, the other only prefills, and sends the cache over the WAN (`analysis.model.serving`). All
+requests are predicted. Of the first ones the caches are also measured: they cross the testbed's WAN by TCP, each when
+its prefill is done, and the times of first tokens follow from when they were there.
+"""
+
+import argparse
+import csv
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, check_range, listed, quantity
+from topologies.command_line import CommandParser
+from topologies.errors import format_value
+
+if TYPE_CHECKING:
+    from analysis.figures.output import Picture
+    from analysis.model.serving import Prefilled, Request, Rule, Serving
+    from scenarios.spec.scenario import Scenario
+
+COMMAND = "run.py requests"
+_CONNECTIONS = 64
+_LATE = 0.05
+"""Share of the time of all arrivals after which requests that are still served are a sign of overload."""
+_MOST_MEASURED, _MOST_REQUESTS = 1000, 10_000_000
+_COLUMNS = {
+    "time": ("time", "timestamp", "arrival", "arrived_at"),
+    "input tokens": ("input", "input_tokens", "contexttokens", "context_tokens", "num_prefill_tokens", "input_length"),
+    "output tokens": ("output", "output_tokens", "generatedtokens", "num_decode_tokens", "output_length"),
+}
+"""Names of the columns of a trace, in lower case; those of Azure's public traces are TIMESTAMP, ContextTokens and
+GeneratedTokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A rule at a rate of the WAN (bit/s), with the share of requests that the remote site prefills.
+
+    Percentiles of the time to the first token are in s, and requests are served a second until the last one ends.
+    It is overloaded if requests are still served long after the last one has arrived, so that times grow with their
+    number. `measured` is the number of requests whose caches were measured, and the errors are how far their first
+    tokens are from the predicted ones, as shares: the median and the largest, None if none was measured.
+    """
+
+    rule: str
+    wan_bps: float
+    remote: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    served_per_s: float
+    is_overloaded: bool
+    measured: int
+    error_median: float | None
+    error_most: float | None
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        prog=COMMAND,
+        description="Time to first token of a language model whose requests are prefilled in two sites.",
+    )
+    add = parser.add_argument
+    add(
+        "--rules", default="local,remote,selective", help="local, remote, selective, or FILE:NAME (default %(default)s)"
+    )
+    add("--trace", type=Path, metavar="CSV", help="requests: time, input tokens, output tokens (default: at random)")
+    add("-n", "--requests", type=int, default=20_000, metavar="N", help="requests (default %(default)s)")
+    add("--per-second", type=float, default=5.0, metavar="N", help="requests a second (default %(default)s)")
+    add("--input", type=float, default=8000.0, metavar="N", help="mean input tokens (default %(default)s)")
+    add("--output", type=float, default=200.0, metavar="N", help="mean output tokens (default %(default)s)")
+    add("--local", type=int, default=4, metavar="N", help="servers that prefill in the local site (default 4)")
+    add("--remote", type=int, default=4, metavar="N", help="the same in the remote site (default 4)")
+    add("--local-token", default="80 us", metavar="TIME", help="a server's time for an input token (default 80 us)")
+    add("--remote-token", default="40 us", metavar="TIME", help="the same in the remote site (default 40 us)")
+    add("--cache", default="20 kB", metavar="SIZE", help="bytes of the cache of a token (default 20 kB)")
+    add("--slots", type=int, default=256, metavar="N", help="requests that are decoded at a time (default 256)")
+    add("--token", default="20 ms", metavar="TIME", help="time of an output token (default 20 ms)")
+    add("--wan-rates", default="2 Gbit/s,5 Gbit/s,10 Gbit/s,25 Gbit/s,100 Gbit/s", help="(default %(default)s)")
+    add("--wan-delay", default="10 ms", metavar="TIME", help="of the WAN, one way (default 10 ms)")
+    add("--seed", type=int, default=1, metavar="S", help="of requests at random (default 1)")
+    add("--measured", type=int, default=100, metavar="N", help="first requests that are measured (default 100)")
+    add("--engine", choices=("model", "both"), default="model", help="both: some are measured too (default model)")
+    add_output(parser)
+    return parser
+
+
+def _answer(options: argparse.Namespace, show: Show) -> Answer:
+    check_range(options, 1, _MOST_REQUESTS, "requests")
+    check_range(options, 1e-6, 1e6, "per_second", "input", "output")
+    check_range(options, 1, 10_000, "local", "remote", "slots")
+    check_range(options, 0, 2**63 - 1, "seed")
+    check_range(options, 1, _MOST_MEASURED, "measured")
+    rules, base = {name: rule_of(name) for name in listed("--rules", options.rules)}, _serving(options)
+    rates = [_rate(text) for text in listed("--wan-rates", options.wan_rates)]
+    requests = _requests(options)
+    lines = list[Line]()
+    for rate in rates:
+        for name, rule in rules.items():
+            show(f"{len(lines)} of {len(rates) * len(rules)} points")
+            measured = options.measured if options.engine == "both" else 0
+            lines.append(_line(requests, replace(base, wan_bps=rate), name, rule, measured=measured, seed=options.seed))
+    columns = [
+        Column[Line]("WAN (Gbit/s)", lambda line: f"{line.wan_bps / 1e9:g}"),
+        Column[Line]("rule", lambda line: line.rule, left=True),
+        Column[Line]("remote (%)", lambda line: f"{100 * line.remote:.1f}"),
+        Column[Line]("first token, p50 (s)", lambda line: f"{line.p50_s:,.3f}"),
+        Column[Line]("p90 (s)", lambda line: f"{line.p90_s:,.3f}"),
+        Column[Line]("p99 (s)", lambda line: f"{line.p99_s:,.3f}"),
+        Column[Line]("requests/s", lambda line: f"{line.served_per_s:.2f}"),
+    ]
+    if any(line.measured for line in lines):
+        columns += [
+            Column[Line]("measured", lambda line: str(line.measured)),
+            Column[Line]("from predicted (%): median", lambda line: _percent(line.error_median), why="none is remote"),
+            Column[Line]("most", lambda line: _percent(line.error_most), why="none is remote"),
+        ]
+    title = f"{len(requests):,} requests, {options.local} + {options.remote} servers that prefill; predicted"
+    return Answer(
+        tables=[Table(columns, lines, title=title, notes=["", *_sentences(lines)])],
+        as_json=[asdict(line) for line in lines],
+        picture=lambda: _picture(lines, title),
+    )
+
+
+def rule_of(name: str) -> "Callable[[], Rule]":
+    """Return what makes the rule with this name, or the function or class "FILE:NAME" of a user, whose objects may keep
+    state; raises ValueError."""
+    from analysis.model.serving import RULES
+    from scenarios.policies.user_policy import loaded
+
+    if name in RULES:
+        return lambda: RULES[name]
+    if ":" not in name:
+        raise ValueError(f"--rules: {format_value(name)} is unknown; allowed: {', '.join(RULES)}, or FILE:NAME")
+    try:
+        given = loaded(name)
+    except ValueError as error:
+        raise ValueError(f"--rules: {format_value(name)} {error}") from None
+
+    def made() -> "Rule":
+        rule = given() if isinstance(given, type) else given
+
+        def asked(offer: object) -> bool:
+            try:
+                answer = rule(offer)
+            except Exception as error:
+                raise ValueError(f"--rules: {format_value(name)} failed: {type(error).__name__}: {error}") from None
+            if not isinstance(answer, bool):
+                allowed = f"returned {format_value(answer)}; allowed: True for the remote site, or False"
+                raise ValueError(f"--rules: {format_value(name)} {allowed}")
+            return answer
+
+        return asked
+
+    return made
+
+
+def _rate(text: str) -> float:
+    from topologies.units import parse_rate_bps
+
+    return quantity(COMMAND, "--wan-rates", text, parse_rate_bps)
+
+
+def _serving(options: argparse.Namespace) -> "Serving":
+    from analysis.model.serving import Serving
+    from topologies.units import parse_delay_s, parse_size_bytes
+
+    def time_s(name: str) -> float:
+        return quantity(COMMAND, f"--{name.replace('_', '-')}", getattr(options, name), parse_delay_s)
+
+    return Serving(
+        local_servers=options.local,
+        remote_servers=options.remote,
+        local_token_s=time_s("local_token"),
+        remote_token_s=time_s("remote_token"),
+        cache_bytes=quantity(COMMAND, "--cache", options.cache, parse_size_bytes),
+        wan_bps=1.0,
+        wan_delay_s=time_s("wan_delay"),
+        slots=options.slots,
+        token_s=time_s("token"),
+    )
+
+
+def _requests(options: argparse.Namespace) -> "Sequence[Request]":
+    from analysis.model.serving import poisson
+
+    if options.trace is not None:
+        return read(options.trace)[: options.requests]
+    return poisson(
+        options.requests,
+        per_s=options.per_second,
+        input_tokens=options.input,
+        output_tokens=options.output,
+        seed=options.seed,
+    )
+
+
+def read(path: Path) -> "list[Request]":
+    """Return the requests of a CSV file, from its first one on, in the order of their times (s, or ISO 8601); raises
+    ValueError."""
+    from analysis.model.serving import Request
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--trace: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    rows = csv.DictReader(text.splitlines())
+    names = {name.strip().lower(): name for name in rows.fieldnames or ()}
+    found = dict[str, str]()
+    for what, allowed in _COLUMNS.items():
+        if not (has := [names[one] for one in allowed if one in names]):
+            raise ValueError(f"--trace: {path} has no column of the {what}; allowed: one called {', '.join(allowed)}")
+        found[what] = has[0]
+    requests = list[Request]()
+    for row in rows:
+        at = f"--trace: {path}, line {rows.line_num}"
+        tokens = [row[found[what]] or "" for what in ("input tokens", "output tokens")]
+        for token in tokens:
+            if not (token.isascii() and token.isdecimal() and 0 < int(token) < 10**9):
+                raise ValueError(f"{at}: {format_value(token)} is not a number of tokens; allowed: 1 to 999,999,999")
+        requests.append(Request(_instant_s(row[found["time"]] or "", at), *map(int, tokens)))
+    if not requests:
+        raise ValueError(f"--trace: {path} has no requests; allowed: a line for each, below the columns' names")
+    first_s = min(request.arrival_s for request in requests)
+    return sorted((replace(one, arrival_s=one.arrival_s - first_s) for one in requests), key=lambda one: one.arrival_s)
+
+
+def _instant_s(text: str, at: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        try:
+            value = datetime.fromisoformat(text.strip()).timestamp()
+        except ValueError:
+            value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{at}: {format_value(text)} is not a time; allowed: seconds, or a date and time in ISO 8601")
+    return value
+
+
+def _line(
+    requests: "Sequence[Request]",
+    serving: "Serving",
+    name: str,
+    rule: "Callable[[], Rule]",
+    *,
+    measured: int,
+    seed: int,
+) -> Line:
+    import numpy as np
+
+    from analysis.model.serving import prefill, served
+
+    every = prefill(requests, serving, rule())
+    of, errors = served(requests, serving, every), list[float]()
+    first = requests[:measured]
+    prefilled = prefill(first, serving, rule())  # a rule decides by what came before
+    if any(prefilled.is_remote):
+        predicted = served(first, serving, prefilled)
+        found = served(first, serving, prefilled, arrivals_s(first, serving, prefilled, seed=seed))
+        errors = [*map(float, (found.first_token_s / predicted.first_token_s - 1)[list(prefilled.is_remote)])]
+    p50, p90, p99 = map(float, np.percentile(of.first_token_s, (50, 90, 99)))
+    span_s, last_s = (until - requests[0].arrival_s for until in (requests[-1].arrival_s, float(of.end_s.max())))
+    decoding_s = serving.token_s * max(request.output_tokens for request in requests)
+    return Line(
+        rule=name,
+        wan_bps=serving.wan_bps,
+        remote=sum(every.is_remote) / len(requests),
+        p50_s=p50,
+        p90_s=p90,
+        p99_s=p99,
+        served_per_s=len(requests) / last_s,
+        is_overloaded=last_s - decoding_s > (1 + _LATE) * span_s,
+        measured=len(errors),
+        error_median=float(np.median(errors)) if errors else None,
+        error_most=max(errors, key=abs) if errors else None,
+    )
+
+
+def arrivals_s(
+    requests: "Sequence[Request]", serving: "Serving", prefilled: "Prefilled", *, seed: int
+) -> dict[int, float]:
+    """Measure: return when the cache of each request that is prefilled remotely was in the local site, s."""
+    from analysis.model.serving import remote_caches
+    from scenarios.papers.rank_programs import printed, program
+
+    caches = sorted(remote_caches(requests, serving, prefilled), key=lambda cache: cache[1])
+    words = [f"{round(ready_s * 1e6)}:{max(1, round(size))}" for _, ready_s, size in caches]
+    took_s = printed(_scenario(serving, program("caches", _CONNECTIONS, *words), seed))
+    return {number: ready_s + took for (number, ready_s, _), took in zip(caches, took_s, strict=True)}
+
+
+def _scenario(serving: "Serving", values: Mapping[str, object], seed: int) -> "Scenario":
+    from scenarios.api import scenario
+    from topologies.units import format_delay, format_rate
+
+    rate = format_rate(round(serving.wan_bps))
+    common: dict[str, object] = {"fabric.gpus": [1, 1], "fabric.leaves": 1, "fabric.spines": 1}
+    common |= {"fabric.border_routers": 1, "conditions.intra_rate": "1000 Gbit/s", "conditions.wan_rate": rate}
+    common |= {"conditions.wan_delay": format_delay(serving.wan_delay_s), "run.modes": ["base"], "run.seed": seed}
+    return scenario("paper", common | dict(values))
+
+
+def _sentences(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield, for each rate, the rule with the least 99th percentile, and by how much it is ahead."""
+    for rate in dict.fromkeys(line.wan_bps for line in lines):
+        ordered = sorted((line for line in lines if line.wan_bps == rate), key=lambda line: line.p99_s)
+        if len(ordered) > 1:
+            best, second = ordered[:2]
+            gain = 100 * (1 - best.p99_s / second.p99_s)
+            ahead = f"{gain:.1f} % below {second.rule}" if gain >= 0.05 else f"the same as {second.rule}"
+            within = f"99 of 100 first tokens come within {best.p99_s:,.3f} s with {best.rule}"
+            yield f"At {rate / 1e9:g} Gbit/s, {within}, {ahead}."
+    late = [f"{line.rule} at {line.wan_bps / 1e9:g} Gbit/s" for line in lines if line.is_overloaded]
+    if late:
+        yield f"Requests come faster than they are served, so that times grow with their number: {', '.join(late)}."
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:+.3f}"
+
+
+def _picture(lines: Sequence[Line], title: str) -> "Picture":
+    from analysis.figures.plain import Spot, picture
+
+    spots = [
+        Spot(f"{line.rule}, {name}", line.wan_bps / 1e9, value)
+        for line in lines
+        for name, value in (("p50", line.p50_s), ("p99", line.p99_s))
+    ]
+    x, y = "WAN (Gbit/s)", "time to first token (s)"
+    return picture(spots, name="requests", x=x, y=y, title=title, log_x=True, log_y=True)
+
+
+STUDY = Study(command=COMMAND, parser=_parser, answer=_answer)

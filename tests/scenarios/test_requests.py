@@ -1,0 +1,131 @@
+"""`run.py requests`: rules, traces, and caches that cross the testbed's WAN."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.model.serving import RULES, Serving, poisson, prefill, served
+from scenarios.studies.requests import arrivals_s, read
+
+PROJECT = Path(__file__).resolve().parents[2]
+RULE = """
+class Alternating:
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, offer):
+        self.count += 1
+        return self.count % 2 == 0
+
+
+def long_ones(offer):
+    return offer.input_tokens > 8000
+
+
+def wrong(offer):
+    return "remote"
+
+
+def failing(offer):
+    return offer.tokens > 1
+"""
+
+
+def requests(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "scenarios/run.py", "requests", "--wan-rates", "10 Gbit/s", "-n", "500", *arguments]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "rules.py"
+    path.write_text(RULE)
+    return path
+
+
+def test_a_rule_of_one_s_own_is_asked_and_an_object_keeps_state(rules: Path) -> None:
+    ended = requests("--json", "--rules", f"local,{rules}:Alternating,{rules}:long_ones")
+    assert ended.returncode == 0, ended.stderr
+    local, alternating, long_ones = json.loads(ended.stdout)
+    assert (local["remote"], alternating["remote"]) == (0, 0.5)
+    # Tokens are exponential with a mean of 8,000: one of e is longer.
+    assert long_ones["remote"] == pytest.approx(0.368, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    "arguments,sentence",
+    [
+        (["--rules", "often"], '--rules: "often" is unknown; allowed: local, remote, selective, or FILE:NAME'),
+        (["--rules", "{rules}:wrong"], 'returned "remote"; allowed: True for the remote site, or False'),
+        (["--rules", "{rules}:failing"], "failed: AttributeError: 'Offer' object has no attribute 'tokens'"),
+        (["--rules", "{rules}:none"], 'has no function "none"'),
+        (["--local", "0"], "--local: 0; allowed: 1 to 10,000"),
+        (["--trace", "none.csv"], "--trace: none.csv cannot be read: No such file or directory"),
+        (["--cache", "20"], "--cache: "),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_sentence(arguments: list[str], sentence: str, rules: Path) -> None:
+    ended = requests(*(argument.format(rules=rules) for argument in arguments))
+    assert ended.returncode == 2 and sentence in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
+
+
+def test_traces_have_the_columns_of_public_ones(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:48.5,374,44\n2023-11-16 18:15:46.25,39,12\n"
+    )
+    assert [(one.arrival_s, one.input_tokens, one.output_tokens) for one in read(path)] == [
+        (0, 39, 12),
+        (2.25, 374, 44),
+    ]
+    path.write_text("time,input,output\n3,5,7\n1e1,6,8\n")
+    assert [(one.arrival_s, one.input_tokens, one.output_tokens) for one in read(path)] == [(0, 5, 7), (7, 6, 8)]
+
+
+@pytest.mark.parametrize(
+    "text,sentence",
+    [
+        ("time,input\n1,2\n", "has no column of the output tokens; allowed: one called output, output_tokens"),
+        ("time,input,output\n", "has no requests; allowed: a line for each"),
+        ("time,input,output\n1,2,3\nsoon,2,3\n", 'line 3: "soon" is not a time; allowed: seconds, or a date'),
+        ("time,input,output\n1,-2,3\n", 'line 2: "-2" is not a number of tokens; allowed: 1 to 999,999,999'),
+        ("time,input,output\n1,2\n", 'line 2: "" is not a number of tokens'),
+        ("time,input,output\nnan,2,3\n", 'line 2: "nan" is not a time'),
+    ],
+)
+def test_a_wrong_trace_is_told_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError) as error:
+        read(path)
+    assert sentence in str(error.value)
+
+
+def test_first_tokens_are_those_of_caches_that_crossed_the_testbed_s_wan() -> None:
+    """Caches share the WAN: without sharing, those under way together would be there at other times."""
+    serving = Serving(
+        local_servers=2,
+        remote_servers=4,
+        local_token_s=80e-6,
+        remote_token_s=40e-6,
+        cache_bytes=20e3,
+        wan_bps=5e9,
+        wan_delay_s=0.01,
+        slots=64,
+        token_s=0.02,
+    )
+    requests = poisson(24, per_s=8, input_tokens=4000, output_tokens=20, seed=2)
+    prefilled = prefill(requests, serving, RULES["remote"])
+    predicted = served(requests, serving, prefilled)
+    measured = served(requests, serving, prefilled, arrivals_s(requests, serving, prefilled, seed=1))
+    assert measured.first_token_s == pytest.approx(predicted.first_token_s, rel=0.01)
+    alone = [0.01 + request.input_tokens * 20e3 * 8 / 5e9 for request in requests]
+    took = (
+        measured.first_token_s
+        - 0.02
+        - [done - one.arrival_s for done, one in zip(prefilled.done_s, requests, strict=True)]
+    )
+    assert max(took / alone) > 1.3
