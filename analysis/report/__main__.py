@@ -91,7 +91,7 @@ _FIFO = (
 )
 _FAULTS = (
     *("setting", "mode", "fault", "outcome", "at collective", "detected (ms)", "recovered (ms)", "cost (ms)"),
-    *("lasting part (ms)", "by collective (ms)", "attempts lost", "bytes again"),
+    *("to each job (ms)", "lasting part (ms)", "by collective (ms)", "attempts lost", "bytes again"),
 )
 _POOLED_FAULTS = ("engine", "setting", "mode", "fault", "at collective", "mean cost")
 _RECONFIGURATION = "reconfiguration (ms), how often"
@@ -107,6 +107,7 @@ _WHY_EMPTY = MappingProxyType(
         "detected (ms)": "it was never detected, or not measured",
         "recovered (ms)": "nothing was recovered, or not measured",
         "cost (ms)": "it is not predicted, or the time without the fault is not",
+        "to each job (ms)": "it is not predicted, rounds have one job, or an earlier version did not store it",
         "lasting part (ms)": "an earlier version did not store it, or the whole cost is predicted",
         "by collective (ms)": "the fault hit one collective, or an earlier version did not store it",
         "mean cost": "it is not predicted, or the time without the fault is not",
@@ -441,6 +442,7 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
             is_measured = point.engine != "model"
             yield [
                 *line,
+                "; ".join(f"{job['job']} {fixed(job['cost_s'] * 1e3, 3)}" for job in one.told_jobs) or _NONE,
                 _NONE if one.lasting_cost_s is None or not is_measured else f"{one.lasting_cost_s * 1e3:,.3f}",
                 _by_collective(one),
                 *(f"{count:,}" if is_measured else _NONE for count in (row.collectives_lost, row.bytes_again)),
@@ -462,7 +464,7 @@ def _pooled_fault_lines(costs: Sequence[PointCosts]) -> Iterator[list[str]]:
         for one in point.faults if len(point.settings) > 1 else ():
             first = one.results[0]
             what = [point.engine, point.label, point.mode, first.what, f"{first.at_collective:,}"]
-            yield [*what, (one.cost_words or _NONE) + some_collectives(first.collectives)]
+            yield [*what, (one.cost_words or _NONE) + some_collectives(first.collectives) + one.jobs_words]
 
 
 def _bounds(interval: Interval, scale: float, digits: int) -> str:

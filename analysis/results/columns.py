@@ -15,11 +15,11 @@ Value = float | int | bool | str | None
 class Column(NamedTuple):
     """A column of a table.
 
-    `kind` is one of "float", "int", "int32", "bool", "text", "ranks" for a list of int16, and "costs" for a list of
-    what a fault cost by collective. `otherwise` is the value of collectives for which an engine has no such number;
-    None if every engine has one. If the column `is_later`, runs of earlier versions may lack it, and get `otherwise` on
-    reading. `meaning` is Markdown for docs/results.md; columns that follow each other and have the same meaning share a
-    line there.
+    `kind` is one of "float", "int", "int32", "bool", "text", "ranks" for a list of int16, "costs" for a list of what a
+    fault cost by collective, and "costs of jobs" for one by job. `otherwise` is the value of collectives for which an
+    engine has no such number; None if every engine has one. If the column `is_later`, runs of earlier versions may lack
+    it, and get `otherwise` on reading. `meaning` is Markdown for docs/results.md; columns that follow each other and
+    have the same meaning share a line there.
     """
 
     name: str
@@ -155,6 +155,7 @@ FAULT = (
     _later("cost_collectives", "int", "", 0),
     _later("lasting_cost_s", "float", ""),
     _later("costs", "costs", "", None),
+    _later("jobs", "costs of jobs", "", None),
     Column("collectives_lost", "int"),
     Column("bytes_again", "int"),
     Column("outcome", "text"),

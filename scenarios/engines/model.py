@@ -159,16 +159,22 @@ def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
     return rows
 
 
-def undisturbed_s(config: Scenario, mode: str, start: int, stop: int) -> Floats:
-    """Return the times of collectives start .. stop-1 of a point without the scenario's faults, [K] s; NaN if the
-    mode fails."""
+def undisturbed_s(config: Scenario, mode: str, start: int, stop: int) -> tuple[Floats, Floats]:
+    """Return the times of collectives start .. stop-1 of a point without the scenario's faults, [K] s, and those of
+    its jobs, [K, J] s; NaN if the mode fails."""
     whole = replace(config, faults=(), run=replace(config.run, referees=()))
-    step, parts = Model()._step(whole), []
+    step, parts, of_jobs = Model()._step(whole), [], []
+    jobs = len(whole.workload.jobs)
     for first in range(start, stop, step):
         count = min(first + step, stop) - first
         rows = rows_of(Batch(0, whole, (mode,), first, first + count))[mode]
-        parts.append(np.full(count, np.nan) if isinstance(rows, FailedTask) else rows.completion_s)
-    return np.concatenate(parts)
+        if isinstance(rows, FailedTask):
+            parts.append(np.full(count, np.nan))
+            of_jobs.append(np.full((count, jobs), np.nan))
+        else:
+            parts.append(rows.completion_s)
+            of_jobs.append(rows.jobs.get("completion_s", np.empty((count, 0))))
+    return np.concatenate(parts), np.concatenate(of_jobs)
 
 
 class _Cached(Derived):

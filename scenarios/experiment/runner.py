@@ -109,9 +109,9 @@ def run_in(files: RunFiles, run: Run) -> int:
 def print_again(files: RunFiles, run: Run) -> int:
     """Print the results of a complete run and close its folder; returns the exit status."""
     try:
-        stored = collectives_by_point(load(files.path, columns=COLUMNS))
-        _predict_faults(stored, run, files)
-        results = _results(stored, load_jobs(files.path), run, files)
+        stored, jobs = collectives_by_point(load(files.path, columns=COLUMNS)), load_jobs(files.path)
+        _predict_faults(stored, jobs, run, files)
+        results = _results(stored, jobs, run, files)
         print(f"run.py: {files.path} is complete: nothing is left to run", file=sys.stderr)
         said = _said(*results, [])
         if run.reports and not files.reported:
@@ -125,16 +125,17 @@ def print_again(files: RunFiles, run: Run) -> int:
     return DONE
 
 
-def _predict_faults(stored: Mapping[Point, "pd.DataFrame"], run: Run, files: RunFiles) -> None:
+def _predict_faults(stored: Mapping[Point, "pd.DataFrame"], jobs: "pd.DataFrame", run: Run, files: RunFiles) -> None:
     """Store the predicted faults of the model's points with all their collectives, unless they are stored already."""
-    known, found = faults_by_point(files.faults), list[FaultOutcome]()
+    known, of_jobs, found = faults_by_point(files.faults), jobs_by_point(jobs), list[FaultOutcome]()
     for engine, configs in run.parts:
         for index, config in enumerate(configs if engine.name == "model" else ()):
             for mode in config.run.modes if config.faults else ():
                 point = Point(engine.name, index, mode)
                 rows = stored.get(point)
                 if rows is not None and len(rows) == len(config.collective.numbers) and point not in known:
-                    faults = predicted_faults(config, mode, rows["completion_s"].to_numpy())
+                    jobs_s = {job.name: job.completion_s for job in of_jobs.get(point, ()) if not job.background}
+                    faults = predicted_faults(config, mode, rows["completion_s"].to_numpy(), jobs_s)
                     records = map(as_record, faults)
                     found += [FaultOutcome(setting=index, mode=mode, account=record) for record in records]
     if found:
@@ -198,13 +199,14 @@ def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finishe
                 tables = writer.tables()
                 rows = [table.select(COLUMNS) for table in tables.collectives]
                 stored = collectives_by_point(frame(pa.concat_tables(rows))) if rows else {}
-                _predict_faults(stored, run, files)
+                jobs = jobs_in(tables)
+                _predict_faults(stored, jobs, run, files)
                 # From here on figures are drawn, which can be repeated. The processes that draw are forked while no
                 # thread is active.
                 drawn = run.reports and any(map(writer.finished, writer.points))
                 report = files.report(tables) if drawn else None
                 writing = background.submit(writer.write_tables, tables)
-                results, run_fidelity = _results(stored, jobs_in(tables), run, files, tables)
+                results, run_fidelity = _results(stored, jobs, run, files, tables)
                 writing.result()
                 files.end(results, failed)
             said = _said(results, run_fidelity, _lacking(run, wrong))
