@@ -60,7 +60,7 @@ from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, summarise
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.number_words import bracketed, ends, fixed, quoted
+from analysis.statistics.number_words import bracketed, ends, estimate, fixed, quoted
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
@@ -402,12 +402,12 @@ def _gain(point: PointRows, points: Points, baselines: Baselines) -> Interval | 
 def _line(point: PointRows, summary: Summary, over_base: Interval | None, *, is_baseline: bool) -> list[str]:
     """Return a point's line of the summary; `is_baseline`: gains are over this point."""
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
-    line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3)]
+    line += [estimate(summary.mean_s, 1e3, 3), _bounds(summary.mean_s, 1e3, 3)]
     changes = reconfigurations_of(point.rows, point.engine).words
     line += [_ms(float(point.rows["bound_s"].mean())), changes, f"{summary.total_s.value:,.3f}"]
     if over_base is None:
         return [*line, BASELINE if is_baseline else ""]
-    return [*line, f"{fixed(over_base.value * 100, 1)} % {bracketed(over_base, 100, 1)}"]
+    return [*line, f"{estimate(over_base, 100, 1)} % {bracketed(over_base, 100, 1)}"]
 
 
 def _ms(time_s: float | None) -> str:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from analysis.model import compiled
 from analysis.statistics.intervals import Interval, Series, series_of
-from analysis.statistics.number_words import bracketed, fixed
+from analysis.statistics.number_words import bracketed, estimate
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
 from scenarios.experiment.point_results import point_result
 from scenarios.spec.scenario import Scenario
@@ -196,7 +196,7 @@ def _new_point(engine: str, config: Scenario) -> _PointProgress:
 
 def _format_interval(interval: Interval, scale: float, unit: str, digits: int) -> str:
     """Format an estimate with its interval, if it has one."""
-    value = f"{fixed(interval.value * scale, digits)}{unit}"
+    value = f"{estimate(interval, scale, digits)}{unit}"
     return value if math.isnan(interval.low) else f"{value} {bracketed(interval, scale, digits)}"
 
 
