@@ -306,8 +306,11 @@ class Scenario:
 
     @cached_property
     def label(self) -> str:
-        """The configuration in words, with every key that is not at its default (`labels.label_of`)."""
-        return label_of(self, DEFAULTS)
+        """The configuration in words, with every key that has an effect and is not at its default
+        (`labels.label_of`)."""
+        from scenarios.spec.unused_keys import uses  # which imports this module
+
+        return label_of(self, DEFAULTS, uses=lambda key: uses(self, key))
 
     @property
     def hashed_modes(self) -> tuple[str, ...]:

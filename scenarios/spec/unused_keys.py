@@ -58,6 +58,18 @@ def unused_keys(
     return unused
 
 
+def uses(config: Scenario, key: str) -> bool:
+    """Return whether a configuration uses a key, by the rules on whole keys."""
+    return all(_has_effect_on(rule, config) for rule in RULES if key in rule.keys)
+
+
+def _has_effect_on(rule: Rule, config: Scenario) -> bool:
+    try:
+        return rule.applies(config)
+    except (ValueError, ScheduleError):  # the configuration has another mistake, which is reported
+        return True
+
+
 def _has_effect(rule: Rule, scenario: Scenario) -> bool:
     try:
         return any(map(rule.applies, scenario.configurations()))
