@@ -117,8 +117,12 @@ class Model:
 
 def _effort(config: Scenario) -> int:
     """Return how long all modes take to predict a collective, in transfers over links that no flows share."""
-    weights = (_SHARED if config.shared_links(mode) else 1 for mode in config.run.modes)
-    return max(1, len(config.workload.schedule.transfers) * sum(weights))
+    return sum(effort_of(config, mode) for mode in config.run.modes)
+
+
+def effort_of(config: Scenario, mode: str) -> int:
+    """Return how long a mode takes to predict a collective, in transfers over links that no flows share."""
+    return max(1, len(config.workload.schedule.transfers) * (_SHARED if config.shared_links(mode) else 1))
 
 
 def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:

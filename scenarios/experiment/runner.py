@@ -275,7 +275,11 @@ def _run_engine(
     with (
         _telling(tells, writer),
         closing(engine.run(configs, is_stored)) as events,
-        closing(progress.with_progress(_storing(events, engine.name, writer), engine.name, configs, before)) as shown,
+        closing(
+            progress.with_progress(
+                _storing(events, engine.name, writer), engine.name, configs, before, lanes=engine.jobs
+            )
+        ) as shown,
     ):
         for event in shown:
             if may_import:  # only now, because the workers are forked before the first event
