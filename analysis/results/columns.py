@@ -54,6 +54,10 @@ _CHANGED = (
     "a collective](conditions.md#paths-chosen-while-a-collective-runs); switches apply them within 5 ms, and the "
     "collective begins 20 ms later"
 )
+_WITHIN = (
+    "how often [paths were chosen while it ran](conditions.md#paths-chosen-while-a-collective-runs), and how many of "
+    "these choices changed them; 0 in runs of earlier versions"
+)
 _SLOWNESS = (
     "the smallest and the largest measured/predicted time of its transfers; a transfer's time runs from the moment "
     "when it could start, or when its predecessor on the same flow had arrived if that was later, until it has arrived"
@@ -123,6 +127,8 @@ COLLECTIVE = (
     Column("undisturbed", "bool", "no fault was injected within it, so the model applies", otherwise=True),
     _later("reconfigure_s", "float", _CHANGED),
     _later("reconfigure_messages", "int", _CHANGED, 0),
+    _later("rerouted_within", "int", _WITHIN, 0),
+    _later("moved_within", "int", _WITHIN, 0),
     _later(
         "retransmitted_bytes",
         "float",

@@ -36,7 +36,7 @@ from scenarios.engines.base import (
 from scenarios.engines.pool import TRIES, Executors, FailedTask, results
 from scenarios.engines.prediction import PlannedCollective, PointPredictor, plan_of
 from scenarios.engines.referees import best_s
-from scenarios.engines.timing import jobs_s, round_s
+from scenarios.engines.timing import jobs_s, path_changes, round_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.outcome import readings
 from scenarios.spec.emulated import numbers_of
@@ -406,6 +406,7 @@ class Reader:
         self._predictor.observed(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
         if self._task.config.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
+        moved = np.array([paths for _, *paths in row.get("moved") or ()], dtype=np.int16).reshape(-1, len(row["path"]))
         self._completion_s[k] = float(completion_s[0])
         self._predicted_s[k] = expected.predicted_s
         fifo_columns: dict[str, Any] = {}
@@ -433,6 +434,8 @@ class Reader:
                 "bound_s": self._predictor.bound_s(k),
                 **{name: times_s[k : k + 1] for name, times_s in self._best_s.items()},
                 "reconfigure_s": np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
+                "rerouted_within": np.array([len(moved)]),
+                "moved_within": np.array([path_changes(np.array(row["path"]), moved)]),
                 "reconfigure_messages": np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
                 **fifo_columns,
             },

@@ -142,6 +142,7 @@ def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
             continue
         plan = Plan(config, mode, decisions, conditions, batch.start)
         completion_s, jobs_s = plan.with_jobs_s()
+        within = plan.moves_within(completion_s)
         waits_s = None
         if config.control.counted:
             waits_s = plan.reconfiguring_s()
@@ -157,6 +158,8 @@ def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
                 "bound_s": bound_s,
                 **referees_s,
                 "reconfigure_s": waits_s,
+                "rerouted_within": within[:, 0],
+                "moved_within": within[:, 1],
             },
             jobs={"completion_s": jobs_s},
         )
