@@ -61,6 +61,7 @@ def test_stored_rows_are_read_back_unchanged(tmp_path, point, measured, n):
         (found,) = writer.rows(point)
     absent = {"predicted_s": rows.completion_s, "drops": np.zeros(5), "late": np.zeros(5), "undisturbed": np.ones(5)}
     absent |= {"reconfigure_s": np.full(5, np.nan), "reconfigure_messages": np.zeros(5)}
+    absent |= {"rerouted_within": np.zeros(5), "moved_within": np.zeros(5)}
     in_fifo = "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness"
     absent |= dict.fromkeys((*in_fifo, "best_schedule_s", "best_schedule_bound_s"), np.full(5, np.nan))
     absent |= {"fairness_link": np.full(5, "", dtype=object)}
