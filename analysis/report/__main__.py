@@ -65,6 +65,8 @@ from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
 from topologies.command_line import CommandParser
+from topologies.conditions.sampler import sampler, trace_of
+from topologies.errors import SpecError
 from topologies.heartbeat import heartbeat
 
 MAX_FIGURES = 6_000_000
@@ -237,8 +239,20 @@ def _answer(
         lambda index: _most_at_a_time(by_index[index]),
     )
     drawn = drawn_sentence((one.fabric, one.conditions) for one in configurations)
-    when = gain_times_sentence(settings, times, {one.index: one.conditions for one in configurations})
+    conditions = {one.index: one.conditions for one in configurations}
+    when = gain_times_sentence(settings, times, conditions, {one.index: _in_gaps(one) for one in configurations})
     return " ".join(filter(None, [answer(settings, times, jobs), when, drawn, grain, without]))
+
+
+def _in_gaps(configuration: Configuration) -> set[int]:
+    """Return the collectives in gaps of a configuration's trace, if it has one that can still be read."""
+    if configuration.conditions.trace is None:
+        return set()
+    try:
+        trace = trace_of(sampler(configuration.fabric, configuration.conditions, seed=configuration.seed))
+    except (SpecError, OSError):
+        return set()
+    return set() if trace is None else trace.in_gaps_of(int(configuration.value("collective.count")))
 
 
 def _notes(configurations: Sequence[Configuration]) -> tuple[str, ...]:

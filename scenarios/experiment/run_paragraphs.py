@@ -81,10 +81,7 @@ def _in_gaps(config: Scenario) -> set[int]:
         trace = config.trace
     except SpecError:  # its file has gone since the run began, which has its results
         trace = None
-    if trace is None:
-        return set()
-    in_gaps = trace.in_gaps
-    return {number for number in range(config.collective.count) if number % trace.length in in_gaps}
+    return set() if trace is None else trace.in_gaps_of(config.collective.count)
 
 
 def _most_at_a_time(config: Scenario) -> int:
