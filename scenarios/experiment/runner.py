@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -186,7 +186,7 @@ def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finishe
     try:
         with closing(files.writer(run.numbers())) as writer:
             failed = _run_engines(files, run, writer, background, so_far)
-            wrong = [f"failed: {why}" for why in failed.values()]
+            wrong = [f"failed: {why}" for why in dict.fromkeys(failed.values())]
             if run.unmeasured is not None:
                 files.log(f"nothing was measured: {run.unmeasured}")
                 failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
@@ -239,8 +239,23 @@ def _run_engines(
                 continue
             files.write_conditions(configs)
         start_import = partial(background.submit, _import, run.library)
-        failed |= _run_engine(engine, configs, files, writer, start_import=start_import, so_far=so_far, tells=tells)
+        if isinstance(engine, Emulation):
+            failed |= _failed_before(configs, failed)
+        given_up = {point for point in failed if point.engine == engine.name}
+        failed |= _run_engine(
+            engine, configs, files, writer, start_import=start_import, so_far=so_far, tells=tells, without=given_up
+        )
     return {point: failed[point] for point in writer.points if point in failed}
+
+
+def _failed_before(configs: Sequence[Scenario], failed: Mapping[Point, str]) -> dict[Point, str]:
+    """Return the points that are not measured, with the reason: those of a user's policy that has failed in the model,
+    where it was asked the same."""
+    return {
+        Point(Emulation.name, point.setting, point.mode): why
+        for point, why in failed.items()
+        if configs[point.setting].mode(point.mode).function is not None
+    }
 
 
 def _run_engine(
@@ -252,8 +267,9 @@ def _run_engine(
     start_import: Callable[[], object],
     so_far: SoFar | None,
     tells: Callable[[], None],
+    without: Collection[Point],
 ) -> Mapping[Point, str]:
-    """Run an engine over the unfinished points; returns the failed ones with the reasons.
+    """Run an engine over the unfinished points, `without` some of them; returns the failed ones with the reasons.
 
     `start_import` starts to import the module that the results need. `so_far` takes the results, and `tells` them if
     the run is interrupted.
@@ -261,7 +277,8 @@ def _run_engine(
     may_import = engine.name == "model"  # not during the emulation, which may run on the wall clock
 
     def is_stored(config: int, mode: str, _start: int, stop: int) -> bool:
-        return writer.has(Point(engine.name, config, mode), stop)
+        point = Point(engine.name, config, mode)
+        return point in without or writer.has(point, stop)
 
     failed = {}
     before: Iterator[Slice] = (
