@@ -45,8 +45,10 @@ from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.text_table import aligned
 from topologies.errors import SpecError, list_first
 from topologies.fabric.fabric import build_fabric
+from topologies.units import format_delay
 
 _MOST_MISSED = 4  # promises that are named
+_NOTICED_S, _NOTICED_SHARE = 0.1, 0.01  # of all collectives' time: connections that take longer to open are told
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
@@ -150,6 +152,7 @@ def paragraphs_of(
         Paragraph(about=About.EMPTY, lines=tuple(_empty_lines(results))),
         Paragraph(about=About.BLOCKS, lines=tuple(filter(None, [few_blocks_sentence(intervals_of(results))]))),
         Paragraph(about=About.BOUNDS, lines=tuple(_bound_lines(results))),
+        Paragraph(about=About.OPENING, lines=tuple(filter(None, [opening_sentence(results)]))),
         _choices(results),
         _jobs(results),
         _transfers(results),
@@ -191,6 +194,29 @@ def _empty_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     empty."""
     yield from (f"[-]: {each}" for each in reasons(intervals_of(results)))
     yield from table_of(results)[1]
+
+
+def opening_sentence(results: Sequence[ConfigResult]) -> str:
+    """Return how long all connections took to open before collective 0 where that is longest, if it took more than 1 %
+    of the time of all collectives, or 100 ms."""
+    found = [
+        (point.changes.first_s, point.changes.first_s / point.summary.total_s.value, result, point.mode)
+        for result in results
+        for point in result.points
+        if result.engine != "model" and point.changes is not None and point.changes.first_s is not None
+    ]
+    told = [one for one in found if one[0] > _NOTICED_S or one[1] > _NOTICED_SHARE]
+    if not told:
+        return ""
+    most_s, share_of_all, result, mode = max(told, key=lambda one: one[0])
+    several = len(found) > 1
+    where = f" at most ({', '.join([result.config.label] * (len(results) > 1) + [mode])})" if several else ""
+    counted = "which is in the time of collective 0" if result.config.control.counted else "which is in no time above"
+    return (
+        f"before collective 0 connections were opened, rank by rank, and switches got their rules: "
+        f"{format_delay(float(f'{most_s:.4g}'))} of virtual time{where}, {100 * share_of_all:,.1f} % of that of all "
+        f"collectives there, {counted}"
+    )
 
 
 def _choices(results: Sequence[ConfigResult]) -> Paragraph:
