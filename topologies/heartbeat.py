@@ -42,7 +42,7 @@ def heartbeat(describe: Callable[[], str]) -> Generator[None, None, None]:
         return _REFRESH_S
 
     try:
-        with _repeating(show, QUIET_S):
+        with repeating(show, QUIET_S):
             yield
     finally:
         if shown:
@@ -64,12 +64,12 @@ def breaking_silence(describe: Callable[[], str]) -> Generator[Callable[[str], N
             say(describe())
         return last_s + SILENT_S - time.monotonic()
 
-    with _repeating(beat, SILENT_S):
+    with repeating(beat, SILENT_S):
         yield say
 
 
 @contextmanager
-def _repeating(beat: Callable[[], float], first_s: float) -> Generator[None, None, None]:
+def repeating(beat: Callable[[], float], first_s: float) -> Generator[None, None, None]:
     """Call `beat` in a thread after `first_s`, then always after the time that it returns, until the context ends."""
     over = threading.Event()
 

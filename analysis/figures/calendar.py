@@ -1,8 +1,8 @@
 """The calendar of transfers (admission control): the rates promised to each transfer over time, and those delivered.
 
-Each transfer has a row. Promised rates are filled areas, with a shade for each tunnel. Delivered rates are a line for
-each mode: the bytes that arrived in each of `_PARTS` intervals. The bytes of a message count as arriving evenly from
-the first moment at which its first bit can arrive until the message is complete.
+Each transfer has a row. Promised rates are filled areas, which have the same look over the same routers. Delivered
+rates are a line for each mode: the bytes that arrived in each of `_PARTS` intervals. The bytes of a message count as
+arriving evenly from the first moment at which its first bit can arrive until the message is complete.
 
 For several configurations a second figure compares the arrival times of transfers as a share of their deadlines, with
 routings side by side and other swept keys in panels.
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.patheffects import Normal, Stroke
 
 from analysis.figures.collective_detail import Collective
 from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, panels
@@ -29,6 +30,10 @@ _PARTS = 60  # intervals of equal length over which arriving bytes are added up
 _SHADES = ("#8FBBD9", "#C7DDEC", "#A9C9A4", "#D7E6D3", "#E3C9A0", "#F1E4CE")
 _HATCHES = ("", "///", "...")  # one for every two shades, because the three pairs of shades are equally dark
 _MORE_HATCHES = ("", "xxx", "ooo", "|||")  # once all shades are used
+
+_MOST_WAYS = 12  # that the legend names
+_DARK_EDGE = [Stroke(linewidth=2.6, foreground=INK), Normal()]
+"""The edge of lines that cross areas: the colours of some modes are as light as these."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,14 +52,15 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     )
     unit_s, unit = time_unit(last_s)
     edges_s = np.linspace(0.0, last_s, _PARTS + 1)
+    looks = {way: _look(index) for index, way in enumerate(_ways(transfers))}
     with canvas(8.0, 0.9 + 1.25 * len(transfers)) as figure:
         rows = figure.subplots(len(transfers), 1, squeeze=False, sharex=True)[:, 0]
         for axes, transfer in zip(rows, transfers, strict=True):
-            _fill_promised(axes, transfer, unit_s)
+            _fill_promised(axes, transfer, unit_s, looks)
             for collective in collectives:
                 colour = MODE_STYLES[collective.mode].colour
                 gbps = _delivered_bps(collective, transfer, edges_s) / 1e9
-                axes.stairs(gbps, edges_s / unit_s, color=colour, linewidth=1.4, baseline=None)
+                axes.stairs(gbps, edges_s / unit_s, color=colour, linewidth=1.4, baseline=None, path_effects=_DARK_EDGE)
             is_sent = bool(transfer["edges_s"][1:]) or transfer["transfers"] != [0, 0]
             axes.set_title(transfer["sentence"], fontsize=8, loc="left", color=INK if is_sent else FAINT)
             if is_sent:
@@ -68,10 +74,21 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         rows[-1].set_xlim(0, last_s * 1.02 / unit_s)
         rows[-1].set_xlabel(f"time since the start of the round ({unit})")
         how = "measured" if collectives[0].measured else "predicted"
-        promised = Patch(facecolor=_SHADES[0], label="promised, a shade for each tunnel")
-        handles: list[Any] = [promised] if is_promised else []
+        handles: list[Any] = [
+            Patch(edgecolor=INK, linewidth=0.4, label=f"promised over {way}", **look)
+            for way, look in [*looks.items()][:_MOST_WAYS]
+        ]
+        if len(looks) > _MOST_WAYS:
+            handles.append(
+                Patch(fill=False, linewidth=0, label=f"{len(looks) - _MOST_WAYS} more in {name}-calendar.csv")
+            )
         handles += [
-            Line2D([], [], color=MODE_STYLES[one.mode].colour, label=f"delivered, {one.mode} ({how})")
+            Line2D(
+                *([], []),
+                color=MODE_STYLES[one.mode].colour,
+                label=f"delivered, {one.mode} ({how})",
+                path_effects=_DARK_EDGE,
+            )
             for one in collectives
         ]
         if collectives[0].failing:
@@ -137,13 +154,7 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
     if not groups:
         return None
     jobs = dict.fromkeys(arrival.job for *_, arrivals in groups for arrival in arrivals)
-    looks: dict[str, dict[str, Any]] = {
-        job: {
-            "facecolor": _SHADES[of_shade],
-            "hatch": _HATCHES[of_shade // 2] + _MORE_HATCHES[times % len(_MORE_HATCHES)],
-        }
-        for job, (times, of_shade) in ((job, divmod(index, len(_SHADES))) for index, job in enumerate(jobs))
-    }
+    looks = {job: _look(index) for index, job in enumerate(jobs)}
     by_panel = _columns_by_panel(groups)
     width = max(5.6, 0.9 + 1.8 * max(map(len, by_panel.values())))
     with canvas(width, 0.6 + 2.7 * len(by_panel)) as figure:
@@ -162,6 +173,24 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
         figure=figure,
         data=csv_text({**one._asdict(), "in_time": one.in_time} for *_, arrivals in groups for one in arrivals),
     )
+
+
+def _look(index: int) -> dict[str, Any]:
+    """Return the shade and the hatch of the transfer, or of the way, with an index; they differ in grey, too."""
+    times, of_shade = divmod(index, len(_SHADES))
+    hatch = _HATCHES[of_shade // 2] + _MORE_HATCHES[times % len(_MORE_HATCHES)]
+    return {"facecolor": _SHADES[of_shade], "hatch": hatch}
+
+
+def _ways(transfers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the routers of all tunnels with a promised rate, once each: "s0b0 → s1b1"."""
+    tunnels = (name for one in transfers for name, rates_bps in one["rates_bps"].items() if any(rates_bps))
+    return list(dict.fromkeys(map(_way, tunnels)))
+
+
+def _way(tunnel: str) -> str:
+    """Return the routers of a tunnel, whose name has the GPUs at its ends, too."""
+    return " → ".join(tunnel.split(">")[1:-1])
 
 
 def _columns_by_panel(groups: Sequence[tuple[Configuration, str, list[Arrival]]]) -> dict[str, list[_Column]]:
@@ -201,14 +230,17 @@ def _draw_arrivals(axes: Axes, columns: Sequence[_Column], looks: Mapping[str, d
     axes.set_ylabel("arrival / deadline")
 
 
-def _fill_promised(axes: Axes, transfer: Mapping[str, Any], unit_s: float) -> None:
+def _fill_promised(
+    axes: Axes, transfer: Mapping[str, Any], unit_s: float, looks: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Fill the rates promised to a transfer, stacked over its tunnels."""
     edges_s, below = np.array(transfer["edges_s"]), np.zeros(max(0, len(transfer["edges_s"]) - 1))
-    for index, rates_bps in enumerate(transfer["rates_bps"].values()):
-        above = below + np.array(rates_bps) / 1e9
-        shade = _SHADES[index % len(_SHADES)]
-        axes.stairs(above, edges_s / unit_s, baseline=below, fill=True, color=shade, linewidth=0)
-        below = above
+    for tunnel, rates_bps in transfer["rates_bps"].items():
+        if any(rates_bps):
+            above = below + np.array(rates_bps) / 1e9
+            look: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.4, **looks[_way(tunnel)]}
+            axes.stairs(above, edges_s / unit_s, baseline=below, fill=True, **look)
+            below = above
 
 
 def _delivered_bps(collective: Collective, transfer: Mapping[str, Any], edges_s: Floats) -> Floats:

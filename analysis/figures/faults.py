@@ -57,7 +57,8 @@ def picture(name: str, run: Run) -> Picture | None:
         figure.suptitle(told, fontsize=8.5)
         explain(figure, "\n".join(f"{name}: {words}" for words, name in names.items()))
         what = ["time from each fault to its detection and to the recovery from it"] * has_times
-        what += [f"what each fault cost{', failed attempts included' * bool(lost)}"] * has_costs
+        of_rounds = " the rounds (the report has its cost to each job)" if _has_jobs(rows) else ""
+        what += [f"what each fault cost{of_rounds}{', failed attempts included' * bool(lost)}"] * has_costs
         caption = list_all(what)
         return Picture(
             name=f"{name}-faults",
@@ -68,10 +69,21 @@ def picture(name: str, run: Run) -> Picture | None:
 
 
 def _cells(record: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a fault's row of the figure's data, with its costs by collective in one cell: "3:0.12 4:0.06"."""
-    costs = record.get("costs")
-    parts = () if costs is None or isinstance(costs, float) else costs
-    return {**record, "costs": " ".join(f"{one['collective']}:{one['cost_s']!r}" for one in parts)}
+    """Return a fault's row of the figure's data, with its costs in a cell each: "3:0.12 4:0.06"."""
+    lists = {"costs": "collective", "jobs": "job"}
+    return {**record} | {
+        name: " ".join(f"{one[key]}:{one['cost_s']!r}" for one in _list(record.get(name)))
+        for name, key in lists.items()
+    }
+
+
+def _has_jobs(rows: pd.DataFrame) -> bool:
+    """Return whether some of these faults hit rounds of several jobs."""
+    return "jobs" in rows and any(len(_list(cell)) > 1 for cell in rows["jobs"])
+
+
+def _list(cell: Any) -> Any:
+    return cell if isinstance(cell, list | tuple | np.ndarray) else ()  # None, NaN or NA where it is not known
 
 
 def _words(row: Any) -> str:

@@ -35,7 +35,7 @@ from analysis.statistics.fault_costs import (
 from analysis.statistics.number_words import fixed
 from topologies.conditions.sampler import sampler
 from topologies.conditions.timed import Timed
-from topologies.errors import ConditionsError
+from topologies.errors import ConditionsError, list_first
 from topologies.fabric.fabric import LogicalLink
 from topologies.fabric.ports import links_in_grain
 from topologies.units import format_delay
@@ -47,7 +47,7 @@ _MOST = 200  # collectives that are drawn
 _BEFORE = 20  # of them before the first fault, if it is later than the first _MOST
 _LINKS = 6
 _INCHES = 7.2
-_COSTS = 6  # faults whose cost is written below the figure
+_COSTS, _MOST_JOBS = 6, 4  # faults whose cost is written below the figure, and jobs in each
 _MARKER = 0.015  # room for half a marker, as a share of an axis
 _MOST_ROWS, _LEAST = 400, 10  # rows of conditions by time that are drawn, in at least so many collectives
 
@@ -365,7 +365,7 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
         if number == _COSTS:
             yield f"{len(alike) - _COSTS} more faults are in faults.parquet."
             break
-        costs = [f"{mode} {fixed(one.cost_s * 1e3, 3)} ms" for mode, one in results if one.cost_s is not None]
+        costs = [f"{mode} {_cost(one, one.cost_s)}" for mode, one in results if one.cost_s is not None]
         unknown = "a time that the model does not predict" if is_predicted else "a time that is not known"
         cost = "is predicted to cost" if is_predicted and costs else "cost"
         some = some_collectives(results[0][1].collectives)
@@ -375,6 +375,13 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
     depends = chance([(configuration.conditions, configuration.seed)])
     if alike and depends:
         yield f"{depends[0].upper()}{depends[1:]}."
+
+
+def _cost(fault: FaultResult, cost_s: float) -> str:
+    """Return the cost of a fault to the rounds, and to each of several jobs."""
+    jobs = [f"{job['job']} {fixed(job['cost_s'] * 1e3, 3)}" for job in fault.told_jobs]
+    whose = f" (the rounds; of the jobs {list_first(jobs, _MOST_JOBS)})" if jobs else ""
+    return f"{fixed(cost_s * 1e3, 3)} ms{whose}"
 
 
 def _rows(

@@ -137,7 +137,7 @@ WAN_BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("wan", ["#00241F", "
 UTILISATION: Colormap = LinearSegmentedColormap.from_list("utilisation", ["#8FBBD9", "#4C78A8", "#B5472F", "#5A0F1E"])
 """Utilisation of a link, from light (0) to dark (1)."""
 
-_BLOCKS: Colormap = LinearSegmentedColormap.from_list("blocks", ["#1E2A4A", "#3E7C8C", "#9CC3A5", "#EFE9C8"])
+_BLOCKS: Colormap = LinearSegmentedColormap.from_list("blocks", ["#1E2A4A", "#2F6F86", "#6FA88E", "#CFC78A"])
 _NO_BLOCK = "#7FA3B5"
 
 CRITICAL, SENDING, DELAY = "#C2185B", "#C2185B", "#F1A7C3"
@@ -177,6 +177,12 @@ def paler(colour: str) -> str:
     """Return a colour mixed with white, for predicted bars next to measured ones."""
     red, green, blue = to_rgb(colour)
     return to_hex((1 - 0.4 * (1 - red), 1 - 0.4 * (1 - green), 1 - 0.4 * (1 - blue)))
+
+
+def darker(colour: str) -> str:
+    """Return a colour mixed with black, for the edges of bars that are filled in part."""
+    red, green, blue = to_rgb(colour)
+    return to_hex((0.55 * red, 0.55 * green, 0.55 * blue))
 
 
 SIDES = "left: measured; right, paler: predicted"

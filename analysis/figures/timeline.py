@@ -18,13 +18,15 @@ from matplotlib.textpath import TextPath
 from analysis.figures import perfetto
 from analysis.figures.collective_detail import AFTER, MAX_ROWS, Collective, lanes
 from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain, heading
-from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, time_unit
+from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, darker, time_unit
 
 _WIDE = 0.016  # length of a bar with room for one digit, as a share of the longest time
 _TOUCHING = 0.05  # a transfer may overlap its predecessor by this share of its length and still share its lane
 _NARROW = 0.006  # length of a bar that a white edge would cover, on the same scale
 _LOW = 0.15  # height of a bar that a white edge would cover, in rows
 _THIN = 0.02  # length of a bar whose outline would cover it: neighbours have one outline together
+_CROSSING = "#EEEEEE"  # rows that cross the WAN: lighter than any part of a bar, also in grey
+_UNFILLED = 0.4  # of white, over the part of a bar that is not filled
 _MAX_MODES = 4
 _MAX_LINKS = 5  # links of the critical path that are shown with their costs
 
@@ -174,7 +176,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
     for row, index in enumerate(rows):
         flow, transfers = one.flows[index], one.transfers_over(index)
         if flow.crosses:
-            axes.axhspan(row - 0.5, row + 0.5, color="#E4E4E4", linewidth=0, zorder=0)
+            axes.axhspan(row - 0.5, row + 0.5, color=_CROSSING, linewidth=0, zorder=0)
         lane_of = lanes(transfers, touching=_TOUCHING)
         height = 0.8 / (max(lane_of, default=0) + 1)
         for timed, lane in zip(transfers, lane_of, strict=True):
@@ -184,7 +186,8 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
             colours.append(colour)
             spans = one.spans.get(timed.transfer, ())
             # A white edge would cover a small bar, and hide a bar that is filled in part.
-            edges.append("white" if width * scale > _NARROW * longest_s and height > _LOW and not spans else colour)
+            whole_edge = "white" if width * scale > _NARROW * longest_s and height > _LOW else colour
+            edges.append(darker(colour) if spans else whole_edge)
             propagation = [(spans[-1][1], timed.end_s, 0.0)] if spans else []  # of its last bits
             for start_s, end_s, share in (*spans, *propagation):
                 unfilled = max(0.0, 1 - share) * height
@@ -200,7 +203,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
         axes.annotate(rate, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=6.5, weight=weight)
     # One artist for all bars: an artist for each would take most of the time in which a run's figures are drawn.
     axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors=edges, linewidths=0.4, zorder=1))
-    axes.add_collection(PolyCollection(empty, facecolors="white", alpha=0.55, linewidths=0, zorder=1.2))
+    axes.add_collection(PolyCollection(empty, facecolors="white", alpha=_UNFILLED, linewidths=0, zorder=1.2))
     outlined = [_corners(box) for box in outlines(critical, thin=_THIN * longest_s / scale)]
     axes.add_collection(PolyCollection(outlined, facecolors="none", edgecolors=CRITICAL, linewidths=1.1, zorder=1.5))
     for block, centres in numbers.items():
@@ -210,9 +213,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
         axes.axvline(at_s / scale, color=INK, linewidth=1.1, linestyle=":")
     axes.set_yticks(range(len(rows)), [one.name(one.flows[index]) for index in rows])
     axes.tick_params(axis="y", labelsize=7, length=0)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(0, longest_s / scale * 1.02)
-    axes.set_xlabel(f"time ({unit})")
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, longest_s / scale * 1.02), xlabel=f"time ({unit})")
     axes.grid(True, axis="x")
     axes.grid(False, axis="y")
     how = f"measured {one.completion_s / scale:.4g} {unit}, " if one.measured else ""

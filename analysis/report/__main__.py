@@ -60,11 +60,13 @@ from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, summarise
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.number_words import bracketed, ends, fixed, quoted
+from analysis.statistics.number_words import bracketed, ends, estimate, fixed, quoted
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import loss_notes, notes
 from topologies.command_line import CommandParser
+from topologies.conditions.sampler import sampler, trace_of
+from topologies.errors import SpecError
 from topologies.heartbeat import heartbeat
 
 MAX_FIGURES = 6_000_000
@@ -91,7 +93,7 @@ _FIFO = (
 )
 _FAULTS = (
     *("setting", "mode", "fault", "outcome", "at collective", "detected (ms)", "recovered (ms)", "cost (ms)"),
-    *("lasting part (ms)", "by collective (ms)", "attempts lost", "bytes again"),
+    *("to each job (ms)", "lasting part (ms)", "by collective (ms)", "attempts lost", "bytes again"),
 )
 _POOLED_FAULTS = ("engine", "setting", "mode", "fault", "at collective", "mean cost")
 _RECONFIGURATION = "reconfiguration (ms), how often"
@@ -107,6 +109,7 @@ _WHY_EMPTY = MappingProxyType(
         "detected (ms)": "it was never detected, or not measured",
         "recovered (ms)": "nothing was recovered, or not measured",
         "cost (ms)": "it is not predicted, or the time without the fault is not",
+        "to each job (ms)": "it is not predicted, rounds have one job, or an earlier version did not store it",
         "lasting part (ms)": "an earlier version did not store it, or the whole cost is predicted",
         "by collective (ms)": "the fault hit one collective, or an earlier version did not store it",
         "mean cost": "it is not predicted, or the time without the fault is not",
@@ -236,8 +239,20 @@ def _answer(
         lambda index: _most_at_a_time(by_index[index]),
     )
     drawn = drawn_sentence((one.fabric, one.conditions) for one in configurations)
-    when = gain_times_sentence(settings, times, {one.index: one.conditions for one in configurations})
+    conditions = {one.index: one.conditions for one in configurations}
+    when = gain_times_sentence(settings, times, conditions, {one.index: _in_gaps(one) for one in configurations})
     return " ".join(filter(None, [answer(settings, times, jobs), when, drawn, grain, without]))
+
+
+def _in_gaps(configuration: Configuration) -> set[int]:
+    """Return the collectives in gaps of a configuration's trace, if it has one that can still be read."""
+    if configuration.conditions.trace is None:
+        return set()
+    try:
+        trace = trace_of(sampler(configuration.fabric, configuration.conditions, seed=configuration.seed))
+    except (SpecError, OSError):
+        return set()
+    return set() if trace is None else trace.in_gaps_of(int(configuration.value("collective.count")))
 
 
 def _notes(configurations: Sequence[Configuration]) -> tuple[str, ...]:
@@ -401,12 +416,12 @@ def _gain(point: PointRows, points: Points, baselines: Baselines) -> Interval | 
 def _line(point: PointRows, summary: Summary, over_base: Interval | None, *, is_baseline: bool) -> list[str]:
     """Return a point's line of the summary; `is_baseline`: gains are over this point."""
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
-    line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3)]
+    line += [estimate(summary.mean_s, 1e3, 3), _bounds(summary.mean_s, 1e3, 3)]
     changes = reconfigurations_of(point.rows, point.engine).words
     line += [_ms(float(point.rows["bound_s"].mean())), changes, f"{summary.total_s.value:,.3f}"]
     if over_base is None:
         return [*line, BASELINE if is_baseline else ""]
-    return [*line, f"{fixed(over_base.value * 100, 1)} % {bracketed(over_base, 100, 1)}"]
+    return [*line, f"{estimate(over_base, 100, 1)} % {bracketed(over_base, 100, 1)}"]
 
 
 def _ms(time_s: float | None) -> str:
@@ -441,6 +456,7 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
             is_measured = point.engine != "model"
             yield [
                 *line,
+                "; ".join(f"{job['job']} {fixed(job['cost_s'] * 1e3, 3)}" for job in one.told_jobs) or _NONE,
                 _NONE if one.lasting_cost_s is None or not is_measured else f"{one.lasting_cost_s * 1e3:,.3f}",
                 _by_collective(one),
                 *(f"{count:,}" if is_measured else _NONE for count in (row.collectives_lost, row.bytes_again)),
@@ -462,7 +478,7 @@ def _pooled_fault_lines(costs: Sequence[PointCosts]) -> Iterator[list[str]]:
         for one in point.faults if len(point.settings) > 1 else ():
             first = one.results[0]
             what = [point.engine, point.label, point.mode, first.what, f"{first.at_collective:,}"]
-            yield [*what, (one.cost_words or _NONE) + some_collectives(first.collectives)]
+            yield [*what, (one.cost_words or _NONE) + some_collectives(first.collectives) + one.jobs_words]
 
 
 def _bounds(interval: Interval, scale: float, digits: int) -> str:

@@ -15,11 +15,11 @@ Value = float | int | bool | str | None
 class Column(NamedTuple):
     """A column of a table.
 
-    `kind` is one of "float", "int", "int32", "bool", "text", "ranks" for a list of int16, and "costs" for a list of
-    what a fault cost by collective. `otherwise` is the value of collectives for which an engine has no such number;
-    None if every engine has one. If the column `is_later`, runs of earlier versions may lack it, and get `otherwise` on
-    reading. `meaning` is Markdown for docs/results.md; columns that follow each other and have the same meaning share a
-    line there.
+    `kind` is one of "float", "int", "int32", "bool", "text", "ranks" for a list of int16, "costs" for a list of what a
+    fault cost by collective, and "costs of jobs" for one by job. `otherwise` is the value of collectives for which an
+    engine has no such number; None if every engine has one. If the column `is_later`, runs of earlier versions may lack
+    it, and get `otherwise` on reading. `meaning` is Markdown for docs/results.md; columns that follow each other and
+    have the same meaning share a line there.
     """
 
     name: str
@@ -53,6 +53,10 @@ _CHANGED = (
     "NaN if neither was requested; and the number of OpenFlow messages sent, including those for [paths chosen during "
     "a collective](conditions.md#paths-chosen-while-a-collective-runs); switches apply them within 5 ms, and the "
     "collective begins 20 ms later"
+)
+_WITHIN = (
+    "how often [paths were chosen while it ran](conditions.md#paths-chosen-while-a-collective-runs), and how many of "
+    "these choices changed them; 0 in runs of earlier versions"
 )
 _SLOWNESS = (
     "the smallest and the largest measured/predicted time of its transfers; a transfer's time runs from the moment "
@@ -123,6 +127,8 @@ COLLECTIVE = (
     Column("undisturbed", "bool", "no fault was injected within it, so the model applies", otherwise=True),
     _later("reconfigure_s", "float", _CHANGED),
     _later("reconfigure_messages", "int", _CHANGED, 0),
+    _later("rerouted_within", "int", _WITHIN, 0),
+    _later("moved_within", "int", _WITHIN, 0),
     _later(
         "retransmitted_bytes",
         "float",
@@ -155,6 +161,7 @@ FAULT = (
     _later("cost_collectives", "int", "", 0),
     _later("lasting_cost_s", "float", ""),
     _later("costs", "costs", "", None),
+    _later("jobs", "costs of jobs", "", None),
     Column("collectives_lost", "int"),
     Column("bytes_again", "int"),
     Column("outcome", "text"),

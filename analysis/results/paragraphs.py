@@ -7,8 +7,8 @@ from enum import StrEnum
 
 class About(StrEnum):
     """What a paragraph is about. `NOTES` are told before the run, `EMPTY` is why cells of the table have no number,
-    `BLOCKS` which intervals rest on few blocks of collectives, `LACKING` what failed or was not measured, and `ECMP`
-    what that alone would gain."""
+    `BLOCKS` which intervals rest on few blocks of collectives, `OPENING` how long connections took to open, `LACKING`
+    what failed or was not measured, and `ECMP` what that alone would gain."""
 
     NOTES = "notes"
     ANSWER = "answer"
@@ -16,6 +16,7 @@ class About(StrEnum):
     EMPTY = "empty cells"
     BLOCKS = "few blocks"
     BOUNDS = "bounds"
+    OPENING = "opening"
     CHOICES = "choices"
     JOBS = "jobs"
     TRANSFERS = "transfers"

@@ -202,40 +202,48 @@ def choices_of(rows: "pd.DataFrame") -> Choices:
 class Reconfigurations:
     """The reconfigurations of a point after collective 0 that changed something: how many, their mean time (None if
     none has one), and how many changed the paths: where the placement changed too, the paths in use, whichever of its
-    flows take them. `first_s` is the time of the first one, before collective 0, which
-    opens all connections; None if it has none."""
+    flows take them. `first_s` is the time of the first one, before collective 0, which opens all connections; None if
+    it has none. `within` is how often paths were chosen while collectives ran, and `moved` how many of these choices
+    changed them."""
 
     first_s: float | None
     count: int
     mean_s: float | None
     of_paths: int
+    within: int = 0
+    moved: int = 0
 
     @property
     def words(self) -> str:
         """The times in ms: that of the first one, and the mean of the others with how many they were, and how often
-        paths changed if they did, but not each time: "60.021 at first; 12.008, 40 times, paths 8 times"; "" for none.
+        paths changed if they did, but not each time: "60.021 at first; 12.008, 40 times, paths 8 times"; and how often
+        they were chosen while collectives ran: "within collectives 12 times, paths 9 times"; "" for none.
         """
         told = [] if self.first_s is None else [f"{self.first_s * 1e3:,.3f} at first"]
         if self.count and self.mean_s is not None:
             paths = f", paths {_times(self.of_paths)}" * (0 < self.of_paths < self.count)
             told.append(f"{self.mean_s * 1e3:,.3f}, {_times(self.count)}{paths}")
+        if self.within:
+            paths = f", paths {_times(self.moved)}" * (self.moved < self.within)
+            told.append(f"within collectives {_times(self.within)}{paths}")
         return "; ".join(told)
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
+    return {0: "never", 1: "once"}.get(count, f"{count:,} times")
 
 
 def reconfigurations_of(rows: "pd.DataFrame", engine: str) -> Reconfigurations:
     """Return the reconfigurations of a point, given its rows in order.
 
     One changed something if the placement or the paths differ from the collective before, if it sent messages to the
-    switches, or if it takes time in the model.
+    switches, or if it takes time in the model. Choices of paths while a collective runs are counted by themselves.
     """
+    within = {"within": int(rows["rerouted_within"].sum()), "moved": int(rows["moved_within"].sum())}
     times_s = rows["reconfigure_s"].to_numpy(dtype=np.float64)
     is_first, is_timed = rows["collective"].to_numpy() == 0, np.isfinite(times_s)
     if not is_timed.any():
-        return Reconfigurations(first_s=None, count=0, mean_s=None, of_paths=0)
+        return Reconfigurations(first_s=None, count=0, mean_s=None, of_paths=0, **within)
     moved, of_paths = _changes(rows)
     took = times_s > 0 if engine == "model" else rows["reconfigure_messages"].to_numpy() > 0
     changed = is_timed & ~is_first & (moved | of_paths | took)
@@ -244,6 +252,7 @@ def reconfigurations_of(rows: "pd.DataFrame", engine: str) -> Reconfigurations:
         count=int(changed.sum()),
         mean_s=float(times_s[changed].mean()) if changed.any() else None,
         of_paths=int((changed & of_paths).sum()),
+        **within,
     )
 
 

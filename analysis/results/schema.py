@@ -26,6 +26,7 @@ _KINDS = {
     "costs": pa.list_(
         pa.struct([("collective", pa.int64()), ("cost_s", pa.float64()), ("lasting_cost_s", pa.float64())])
     ),
+    "costs of jobs": pa.list_(pa.struct([("job", pa.string()), ("cost_s", pa.float64())])),
 }
 
 

@@ -34,10 +34,12 @@ from analysis.statistics.number_words import (
     ROUNDING,
     at_words,
     counted,
+    decimals,
     fixed,
     interval_words,
     longer_words,
     milliseconds,
+    milliseconds_of,
     percent,
     why_none,
 )
@@ -230,7 +232,7 @@ def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
         label = shared_words([one.label for one in group])
         hashed = [mode] if any(mode in one.hashed for one in group) else []
         doubt = _one_hash(hashed, [mode], seeded)
-        mean = f"a mean of {milliseconds(mean_s.value)} ms{interval_words(mean_s, 1e3, ' ms')}"
+        mean = f"a mean of {milliseconds_of(mean_s)} ms{interval_words(mean_s, 1e3, ' ms')}"
         parts.append(f"{label}: {mean} in {mode} over {count}{doubt}")
     what = "no mode to compare it with" if len(parts) == 1 else "these differ in no value that could be compared"
     return f"{list_first(parts, _MAX_NAMES, separator='; ')}; {what}."
@@ -536,16 +538,16 @@ def _shares(told: Sequence[tuple[Verdict, Interval]], what: str) -> str:
     """Return the shares of these outcomes in words: "35.3 % below base (95 % interval 35.1 to 35.5 %)"."""
     gains = [each for _, each in told]
     least, most = min(one.value for one in gains), max(one.value for one in gains)
-    low, high = percent(least), percent(most)
-    span = f"{low} %" if low == high else f"{low} to {high} %"
-    if high == fixed(0, 1):
-        span = "less than 0.1 %"
     without = [one for one in gains if one.why]
+    ends = [end for one in gains if not one.why for end in (one.low, one.high)]
+    whole = Interval(value=least, low=min(ends, default=math.nan), high=max(ends, default=math.nan))
+    low, high = (fixed(end * 100, decimals(whole, 100, 1)) for end in (least, most))
+    span = f"{low} %" if low == high else f"{low} to {high} %"
+    if percent(most) == fixed(0, 1):
+        span = "less than 0.1 %"
     if without and len(without) == len(gains):
         return f"{span} {what} ({why_none(without)})"
     where = _where([one for one, each in told if each.why], len(told))
-    ends = [end for one in gains if not one.why for end in (one.low, one.high)]
-    whole = Interval(value=least, low=min(ends), high=max(ends))
     text = f"{span} {what}{interval_words(whole, 100, ' %', 's within' if len(gains) > 1 else '')}"
     return f"{text}, without an interval{where}: {why_none(without)}" if without else text
 

@@ -25,6 +25,7 @@ PREDICTED, NOT_PREDICTED = "predicted", "not predicted"
 _WHY_NOT = "the model has no time of detection, losses or failed attempts"
 _MOST_SEEDS = 4
 _RESOLUTION_S = 1e-9  # of measured times
+_ROUNDING = 1e-6  # of a cost that is the largest error itself
 _SOON_S = 1e-6  # the shortest time of a recovery that is told
 _RECOVERED = "recovered"
 _COSTS = {
@@ -61,8 +62,10 @@ class FaultResult:
 
     `lasting_cost_s` is the part of the cost that lasts as long as the fault, such as that of slower paths; the rest is
     what the fault itself took. `costs` has both for each of the first collectives that it hit, as `fault_outcomes` has
-    them. `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how many
-    collectives the predicted cost arises, if it is not that of all. `collectives_lost` attempts failed because of it.
+    them, and `jobs` what it cost each job of the rounds that is waited for, with how far that may be off if it is
+    measured. `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how
+    many collectives the predicted cost arises, if it is not that of all. `collectives_lost` attempts failed because of
+    it.
     """
 
     number: int
@@ -74,6 +77,7 @@ class FaultResult:
     cost_s: float | None = None
     lasting_cost_s: float | None = None
     costs: Sequence[Mapping[str, Any]] | None = None
+    jobs: Sequence[Mapping[str, Any]] | None = None
     error_s: float | None = None
     collectives: int | None = None
     collectives_lost: int = 0
@@ -82,6 +86,11 @@ class FaultResult:
     def is_measured(self) -> bool:
         """Whether the fault was injected, and its outcome measured."""
         return self.outcome not in (PREDICTED, NOT_PREDICTED)
+
+    @property
+    def told_jobs(self) -> Sequence[Mapping[str, Any]]:
+        """The costs to the jobs, if rounds have several: that of a single one is the rounds'."""
+        return self.jobs if self.jobs is not None and len(self.jobs) > 1 else ()
 
     @property
     def kind(self) -> str:
@@ -113,6 +122,14 @@ class FaultCost:
         return mean_of_draws(np.array(known)) if known else None
 
     @property
+    def jobs(self) -> dict[str, list[Mapping[str, Any]]]:
+        """The costs to each job of rounds that have several, by its name, for each seed for which they are known."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for job in (job for one in self.results for job in one.told_jobs):
+            found.setdefault(job["job"], []).append(job)
+        return found
+
+    @property
     def lasting_cost_s(self) -> float | None:
         """The mean over the seeds of the cost's lasting part, s; None if it is not known for all with a cost."""
         known = [one.lasting_cost_s for one in self.results if one.cost_s is not None]
@@ -135,15 +152,30 @@ class FaultCost:
         first, cost = self.results[0], self.cost_words
         if not first.is_measured:
             some = some_collectives(first.collectives)
-            return f"{NOT_PREDICTED}, as {_WHY_NOT}" if cost is None else f"{PREDICTED} cost {cost}{some}"
+            whose = f"{PREDICTED} {self._cost_is}"
+            return f"{NOT_PREDICTED}, as {_WHY_NOT}" if cost is None else f"{whose} {cost}{some}{self.jobs_words}"
         counts = Counter(one.outcome_words for one in self.results)
-        if first.kind == DOWN and {*counts} == {_RECOVERED} and (cost or "").startswith(_NOTHING):
-            return f"without effect on the time, cost {cost}"
+        costs = [cost or "", *map(_job_words, self.jobs.values())]
+        if first.kind == DOWN and {*counts} == {_RECOVERED} and all(one.startswith(_NOTHING) for one in costs):
+            return f"without effect on the time, {self._cost_is} {cost}{self.jobs_words}"
         outcomes = [
             f"{outcome} with {_seeds(count)}" if len(counts) > 1 else outcome for outcome, count in counts.items()
         ]
         after = _after([one.recovered_s for one in self.results if one.recovered_s is not None])
-        return f"{', '.join(outcomes)}{after and f' {after}'}{'' if cost is None else f', cost {cost}{self._parts}'}"
+        costs_words = "" if cost is None else f", {self._cost_is} {cost}{self._parts}{self.jobs_words}"
+        return f"{', '.join(outcomes)}{after and f' {after}'}{costs_words}"
+
+    @property
+    def _cost_is(self) -> str:
+        return "cost to the rounds" if self.jobs else "cost"
+
+    @property
+    def jobs_words(self) -> str:
+        """What the fault cost each job of the rounds, the latest first: "; to the jobs: infer 32 ms, train about 0"; ""
+        unless rounds have several."""
+        worst = sorted(self.jobs.items(), key=lambda job: -_mean_job_s(job[1]))
+        words = [f"{name} {_job_words(costs)}" for name, costs in worst]
+        return f"; to the jobs: {list_first(words, _MOST_PARTS)}" if words else ""
 
     @property
     def _parts(self) -> str:
@@ -167,21 +199,11 @@ class FaultCost:
     @property
     def cost_words(self) -> str | None:
         """The cost in words, such as "10.5 ms", or the mean over seeds with what is known of it; None if unknown."""
-        mean, known = self.cost_s, [one.cost_s for one in self.results if one.cost_s is not None]
-        if mean is None:
+        known = [one.cost_s for one in self.results if one.cost_s is not None]
+        if not known:
             return None
-        error_s = max((one.error_s or 0.0 for one in self.results), default=0.0)
-        text = _time(mean.value) if abs(mean.value) > max(error_s, _RESOLUTION_S) else _NOTHING
-        if len(known) == 1:
-            return text + self._why_negative(mean.value) * (text != _NOTHING)
-        alike = max(known) - min(known) <= max(error_s, _RESOLUTION_S)
-        if alike:
-            return f"{text} with each of {_seeds(len(known))}"
-        low, high = (mean.low, mean.high) if not mean.why else (min(known), max(known))
-        ends = f"{_time(low)} to {_time(high)}"
-        if mean.why:
-            return f"{text} on average over {_seeds(len(known))}, which have {ends} ({mean.why})"
-        return f"{text} on average over {_seeds(len(known))} (95 % interval {ends})"
+        text = _costs_words(known, max(one.error_s or 0.0 for one in self.results))
+        return text + self._why_negative(known[0]) * (len(known) == 1 and text != _NOTHING)
 
     def _why_negative(self, cost_s: float) -> str:
         why = ": the other paths happened to be faster" if self.results[0].kind == DOWN else ""
@@ -213,6 +235,7 @@ class PointCosts:
                 "seeds": len(one.results),
                 "mean_cost_s": None if cost is None else cost.value,
                 "mean_lasting_cost_s": one.lasting_cost_s,
+                "mean_job_costs_s": {name: _mean_job_s(costs) for name, costs in one.jobs.items()},
                 "cost_low_s": None if cost is None or cost.why else cost.low,
                 "cost_high_s": None if cost is None or cost.why else cost.high,
                 "collectives": one.results[0].collectives,
@@ -231,8 +254,9 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
         for name in ("detected_s", "recovered_s", "cost_s", "lasting_cost_s"):
             value = record[name]
             values[name] = None if value is None or math.isnan(value) else value
-        costs = record["costs"]  # a list, an array, or nothing
-        values["costs"] = None if costs is None or isinstance(costs, float) else tuple(map(dict, costs))
+        for name in ("costs", "jobs"):
+            costs = record[name]  # None, NaN or NA where it is not known
+            values[name] = tuple(map(dict, costs)) if isinstance(costs, list | tuple | np.ndarray) else None
         values["collectives"] = record["cost_collectives"] or None
         values["collectives_lost"] = record["collectives_lost"]
         if values["outcome"] == PREDICTED and values["cost_s"] is None:  # as runs of earlier versions have it
@@ -303,6 +327,30 @@ def chance(conditions: Iterable[tuple[ConditionsSpec, int]]) -> str:
 def some_collectives(count: int | None) -> str:
     """Return in which collectives a predicted cost arises, if it is not that of all."""
     return "" if count is None else f" in the first {count:,} collectives that it hits"
+
+
+def _mean_job_s(costs: Sequence[Mapping[str, Any]]) -> float:
+    return sum(float(one["cost_s"]) for one in costs) / len(costs)
+
+
+def _job_words(costs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the costs to a job, one for each seed, in words."""
+    return _costs_words([one["cost_s"] for one in costs], max(one.get("error_s", 0.0) for one in costs))
+
+
+def _costs_words(known: Sequence[float], error_s: float) -> str:
+    """Return costs, one for each seed for which it is known, in words, given how far they may be off."""
+    mean, least_s = mean_of_draws(np.array(known)), max(error_s, _RESOLUTION_S)
+    text = _time(mean.value) if abs(mean.value) > least_s * (1 + _ROUNDING) else _NOTHING
+    if len(known) == 1:
+        return text
+    if max(known) - min(known) <= least_s:
+        return f"{text} with each of {_seeds(len(known))}"
+    low, high = (mean.low, mean.high) if not mean.why else (min(known), max(known))
+    ends = f"{_time(low)} to {_time(high)}"
+    if mean.why:
+        return f"{text} on average over {_seeds(len(known))}, which have {ends} ({mean.why})"
+    return f"{text} on average over {_seeds(len(known))} (95 % interval {ends})"
 
 
 def _seeds(count: int) -> str:

@@ -35,6 +35,7 @@ from typing import Any
 
 Event = Mapping[str, Any]
 NO_TIMES: Mapping[int, float] = MappingProxyType({})
+NO_JOBS: Mapping[str, Mapping[int, float]] = MappingProxyType({})
 MOST_COSTS = 100
 """Collectives of which the cost of a fault is told one by one."""
 
@@ -83,16 +84,20 @@ class _Fault:
 
 
 def fault_outcomes(
-    events: Iterable[Event], later_s: Mapping[int, float] = NO_TIMES, lasting_s: Mapping[int, float] = NO_TIMES
+    events: Iterable[Event],
+    later_s: Mapping[int, float] = NO_TIMES,
+    lasting_s: Mapping[int, float] = NO_TIMES,
+    jobs_later_s: Mapping[str, Mapping[int, float]] = NO_JOBS,
 ) -> list[dict[str, Any]]:
     """Return a row for each fault of a point, in the order in which the faults took effect.
 
     `later_s` is by how much each collective, by its number, took longer than predicted without any fault, without its
-    failed attempts, in s; `lasting_s` by how much it is predicted to take longer under the faults with which it began.
-    The columns are those of `analysis.results.columns.FAULT`: `detected_s` and `recovered_s` are seconds since the
-    injection, None for never; `cost_s` is the cost in s, None if the time of no collective that it hit is known;
-    `costs` has the first `MOST_COSTS` of its parts; `outcome` is "recovered", "masked" if nothing had to be done, or
-    "aborted: " and why.
+    failed attempts, in s; `lasting_s` by how much it is predicted to take longer under the faults with which it began;
+    `jobs_later_s` has the same as `later_s` for each job of the rounds, by its name. The columns are those of
+    `analysis.results.columns.FAULT`: `detected_s` and `recovered_s` are seconds since the injection, None for never;
+    `cost_s` is the cost in s, None if the time of no collective that it hit is known; `costs` has the first
+    `MOST_COSTS` of its parts; `jobs` what each job lost; `outcome` is "recovered", "masked" if nothing had to be done,
+    or "aborted: " and why.
     """
     events = list(events)
     faults: list[_Fault] = []
@@ -124,7 +129,8 @@ def fault_outcomes(
         later = [other.injected_ns for other in faults[index + 1 :] if other.cables & fault.cables]
         _reroute(fault, [outages[key] for key in sorted(outages)], until_ns=min(later, default=None))
     took_s = _lost_s(events, later_s)
-    return [_row(fault, why, took_s, lasting_s) for fault in faults]
+    jobs_s = {name: _lost_s(events, job_later_s) for name, job_later_s in jobs_later_s.items()}
+    return [_row(fault, why, took_s, lasting_s, jobs_s) for fault in faults]
 
 
 def _lost_s(events: Iterable[Event], later_s: Mapping[int, float]) -> dict[int, float]:
@@ -230,7 +236,19 @@ def costs_by_collective(numbers: Iterable[int], cost_s: Sequence[float], lasting
     return {"cost_s": sum(cost_s), "lasting_cost_s": sum(lasting_s), "costs": first}
 
 
-def _row(fault: _Fault, why: str, took_s: Mapping[int, float], lasting_s: Mapping[int, float]) -> dict[str, Any]:
+def costs_by_job(cost_s: Mapping[str, float]) -> list[dict[str, Any]] | None:
+    """Return the column of what a fault cost each job of the rounds, given these costs in s by name; None without
+    jobs."""
+    return [{"job": name, "cost_s": job_s} for name, job_s in cost_s.items()] or None
+
+
+def _row(
+    fault: _Fault,
+    why: str,
+    took_s: Mapping[int, float],
+    lasting_s: Mapping[int, float],
+    jobs_s: Mapping[str, Mapping[int, float]],
+) -> dict[str, Any]:
     hit = sorted(number for number in took_s if fault.hits(number))
     costs = costs_by_collective(hit, [took_s[each] for each in hit], [lasting_s.get(each, 0.0) for each in hit])
     outcome = "masked" if fault.recovered_ns is None else "recovered"
@@ -243,6 +261,7 @@ def _row(fault: _Fault, why: str, took_s: Mapping[int, float], lasting_s: Mappin
         "detected_s": fault.since_s(fault.detected_ns),
         "recovered_s": fault.since_s(fault.recovered_ns),
         **{name: value if hit else None for name, value in costs.items()},
+        "jobs": costs_by_job({name: sum(job_s[each] for each in hit) for name, job_s in jobs_s.items() if hit}),
         "collectives_lost": fault.collectives_lost,
         "bytes_again": fault.retransmitted_bytes,
         "outcome": outcome,

@@ -1,12 +1,14 @@
 """What each job of a run's rounds takes in each configuration, in words. Jobs are no rivals: they do different work."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from analysis.statistics.contests import (
     JOBS,
     Place,
     Setting,
+    is_choice,
     pooled_by_seeds,
     repetition_of,
     repetitions,
@@ -25,10 +27,20 @@ from analysis.statistics.jobs_in_words import (
     short_words,
     words_of,
 )
-from analysis.statistics.number_words import at_words, counted, longer_words, milliseconds, why_none
-from topologies.errors import list_all
+from analysis.statistics.number_words import (
+    ROUNDING,
+    at_words,
+    counted,
+    longer_words,
+    milliseconds,
+    percent,
+    why_none,
+)
+from topologies.errors import list_all, list_first
 
 _MOST, _MOST_MODES = 8, 2  # configurations, and modes, whose times are told
+_MOST_TIMES = 8  # of all jobs, beyond which those of the slowed one alone are told
+_MOST_JOBS = 4  # that are named
 _SELF_SUFFICIENT = ("without ", "from ", "on ", "by ", "for ", "once")
 """Beginnings of words that need no "with"."""
 
@@ -38,11 +50,14 @@ Times = Mapping[str, Series]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Rounds:
-    """A configuration with the times of its jobs, and the words of what else is swept but jobs and seeds."""
+    """A configuration with the times of its jobs, and the words of what else is swept but jobs and seeds: all of it,
+    what somebody chooses of it (a routing), and what is given (a delay)."""
 
     setting: Setting
     times: Times
     elsewhere: str
+    chosen: str = ""
+    given: str = ""
 
     def job(self, name: str) -> Job:
         """Return one of its jobs."""
@@ -79,6 +94,7 @@ def job_sentence(
     if not is_told or len(modes) > _MOST_MODES:
         return ""
     of_modes, compared = list[str](), list[Interval]()
+    before: tuple[str, str, list[_Rounds]] | None = None  # the first of two modes, its engine and its rounds
     for mode in modes:
         here = [replace(one, modes=(mode,)) for one in settings if mode in one.modes]
         engine, rounds = max(
@@ -90,14 +106,27 @@ def job_sentence(
             return ""
         head = "" if follows else f"{_head(names, rounds, engine)}: "
         in_mode = f"in {mode} " * (len(modes) > 1)
-        of_names = {name: [one for one in rounds if name in one.times] for name in names}
-        gains = [each for name in names for each in _gains(name, of_names[name], JOBS in varied) if each]
+        in_other = {one.setting.index: one for one in before[2]} if before and before[1] == engine else {}
+        of_names = {
+            name: _Job(
+                name=name,
+                rounds=tuple(one for one in rounds if name in one.times),
+                by_jobs=JOBS in varied,
+                other=before[0] if before else "",
+                in_other=in_other,
+            )
+            for name in names
+        }
+        before = before or (mode, engine, rounds)
+        shown = _worst(of_names.values()) if len(names) * len(rounds) > _MOST_TIMES else names
+        gains = [each for name in shown for each in of_names[name].gains]
         # Where all lack an interval, the end of the sentence says why; beside others each says so itself.
         lacking = [bool(one.why) for one in gains if one.value]
         tells_why = any(lacking) and not all(lacking)
-        takes = [_takes(name, of_names[name], JOBS in varied, tells_why=tells_why) for name in names]
+        takes = [of_names[name].takes(tells_why=tells_why) for name in shown]
         compared += [] if tells_why else gains
-        of_modes.append(f"{head}{in_mode}{'; '.join(takes)}")
+        rest = _rest([of_names[name] for name in names if name not in shown])
+        of_modes.append(f"{head}{in_mode}{'; '.join([*takes, *rest])}")
     whys = [one for one in compared if one.why and one.value]
     without = f" ({why_none(whys)})" if whys else ""
     return f"{'Of the jobs, ' * follows}{'; '.join(of_modes)}{without}."
@@ -118,9 +147,15 @@ def _rounds(
             for name in waited_for
             if known and all(name in of_seed for of_seed in known.values())
         }
-        elsewhere = [value.words for value in first.at if value.key in varied - {JOBS}]
+        elsewhere = [value for value in first.at if value.key in varied - {JOBS}]
         if found:
-            yield _Rounds(setting=first, times=found, elsewhere=", ".join(elsewhere))
+            yield _Rounds(
+                setting=first,
+                times=found,
+                elsewhere=", ".join(value.words for value in elsewhere),
+                chosen=", ".join(value.words for value in elsewhere if is_choice(value.key)),
+                given=", ".join(value.words for value in elsewhere if not is_choice(value.key)),
+            )
 
 
 def _least(rounds: Sequence[_Rounds]) -> int:
@@ -133,7 +168,8 @@ def _head(names: Sequence[str], rounds: Sequence[_Rounds], engine: str) -> str:
     number = counted(["jobs"], sizes, [engine == "emulation"], each=len(rounds) > 1)
     several = f" in {len(rounds)} configurations" if len(rounds) > 1 else ""
     where = shared_words([one.setting.label for one in rounds])
-    return f"{list_all(names)}{several} over {number} in {rounds[0].setting.modes[0]}, {where}"
+    who = list_all(names) if len(names) <= _MOST_JOBS else list_first(names, _MOST_JOBS)
+    return f"{who}{several} over {number} in {rounds[0].setting.modes[0]}, {where}"
 
 
 def _gains(name: str, rounds: Sequence[_Rounds], by_jobs: bool) -> Iterator[Interval | None]:
@@ -152,17 +188,82 @@ def _gains(name: str, rounds: Sequence[_Rounds], by_jobs: bool) -> Iterator[Inte
         yield None if first is None else gain(first.times[name], one.times[name])
 
 
-def _takes(name: str, rounds: Sequence[_Rounds], by_jobs: bool, *, tells_why: bool) -> str:
-    """Return what a job takes in each of these configurations, and if it `tells_why`, why a gain has no interval."""
-    parts = list[str]()
-    for one, found in zip(rounds, _gains(name, rounds, by_jobs), strict=True):
-        part = f"{milliseconds(float(one.times[name].completion_s.mean()))} ms{_where(name, one, rounds)}"
-        if found is not None:
-            part += f", {longer_words(found)}"
-            part += f" ({why_none([found])})" * bool(tells_why and found.why and found.value)
-        parts.append(part)
-    told = [*parts[:_MOST], *([f"{len(parts) - _MOST} more below"] if len(parts) > _MOST else [])]
-    return f"{name} takes {'; '.join(told)}"
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Job:
+    """A job of a mode in all of its configurations, with those in the other mode `other`, by index, to compare it with;
+    `by_jobs`: the jobs are swept, so that its own changes are those beside other jobs."""
+
+    name: str
+    rounds: Sequence[_Rounds]
+    by_jobs: bool
+    other: str = ""
+    in_other: Mapping[int, _Rounds] = field(default_factory=dict)
+
+    @property
+    def gains(self) -> list[Interval]:
+        """All gains that are told of it."""
+        own = (each for each in _gains(self.name, self.rounds, self.by_jobs) if each is not None)
+        return [*own, *(found for one in self.rounds for found, _ in self._across(one))]
+
+    @property
+    def longest(self) -> float:
+        """By how much longer it takes at most than where it is compared with, as a share; below any if nowhere."""
+        return max((-each.value for each in self.gains), default=-math.inf)
+
+    @property
+    def most_s(self) -> float:
+        """Its longest mean time, s."""
+        return max(float(one.times[self.name].completion_s.mean()) for one in self.rounds)
+
+    def _across(self, one: _Rounds) -> Iterator[tuple[Interval, str]]:
+        """Yield its gain in a configuration over the first one with the same jobs under the same conditions in which
+        something else was chosen, and over the other mode, each with what it is over."""
+        words = sorted(map(words_of, one.setting.jobs))
+        for first in self.rounds if self.by_jobs else ():
+            if first.given == one.given and sorted(map(words_of, first.setting.jobs)) == words:
+                if first.chosen != one.chosen and (found := gain(first.times[self.name], one.times[self.name])):
+                    yield found, at_words(first.chosen)
+                break
+        other = self.in_other.get(one.setting.index)
+        if other is not None and self.name in other.times:
+            found = gain(other.times[self.name], one.times[self.name])
+            if found is not None:
+                yield found, f"in {self.other}"
+
+    def takes(self, *, tells_why: bool) -> str:
+        """Return what it takes in each configuration, and if it `tells_why`, why a gain has no interval."""
+        parts = list[str]()
+        for one, found in zip(self.rounds, _gains(self.name, self.rounds, self.by_jobs), strict=True):
+            told = [] if found is None else [(found, "")]
+            told += [
+                (each, f" {'as' if longer_words(each) == 'as long' else 'than'} {than}")
+                for each, than in self._across(one)
+            ]
+            words = [
+                f"{longer_words(each)}{f' ({why_none([each])})' * bool(tells_why and each.why and each.value)}{than}"
+                for each, than in told
+            ]
+            time = f"{milliseconds(float(one.times[self.name].completion_s.mean()))} ms"
+            compared = f", {list_all(words)}" if words else ""
+            parts.append(f"{time}{_where(self.name, one, self.rounds)}{compared}")
+        told_parts = [*parts[:_MOST], *([f"{len(parts) - _MOST} more below"] if len(parts) > _MOST else [])]
+        return f"{self.name} takes {'; '.join(told_parts)}"
+
+
+def _worst(jobs: Iterable[_Job]) -> list[str]:
+    """Return the name of the job that is slowed most, or without comparisons of the one that takes longest."""
+    return [max(jobs, key=lambda job: (job.longest, job.most_s)).name]
+
+
+def _rest(others: Sequence[_Job]) -> list[str]:
+    """Return how much longer the other jobs take at most, if there are any."""
+    if not others:
+        return []
+    what = f"the {len(others)} other jobs take" if len(others) > 1 else f"{others[0].name}, the other job, takes"
+    longest = max(job.longest for job in others)
+    if longest == -math.inf:
+        return [f"{what} at most {milliseconds(max(job.most_s for job in others))} ms"]
+    return [f"{what} at most {percent(longest)} % longer" if longest > ROUNDING else f"{what} no longer"]
 
 
 def _where(name: str, one: _Rounds, rounds: Sequence[_Rounds]) -> str:

@@ -68,11 +68,17 @@ def interval_words(interval: Interval, scale: float, unit: str, word: str = "") 
     bounds nor a reason, and no words."""
     if math.isnan(interval.low):
         return "" if not interval.why else f" ({why_none([interval])})"
-    if interval.high - interval.low <= ROUNDING * max(abs(interval.low), abs(interval.high)):
+    if is_alike(interval):
         return " (the same in every collective)" if not word else " (the same in every collective of each)"
-    least = 1 if unit == " %" else _digits(interval.value * scale)
-    low, high = ends(interval, scale, least)
+    low, high = ends(interval, scale, 1 if unit == " %" else _digits(interval.value * scale))
+    if low == high:
+        return f" (95 % interval{word} narrower than {10.0**-_MAX_DIGITS:.{_MAX_DIGITS}f}{unit})"
     return f" (95 % interval{word} {low} to {high}{unit})"
+
+
+def is_alike(interval: Interval) -> bool:
+    """Return whether the ends of an interval differ by rounding errors alone."""
+    return interval.high - interval.low <= ROUNDING * max(abs(interval.low), abs(interval.high))
 
 
 def longer_words(gain: Interval) -> str:
@@ -81,18 +87,29 @@ def longer_words(gain: Interval) -> str:
     if abs(gain.value) <= ROUNDING:
         return "as long"
     if gain.value > 0:
-        return f"{percent(gain.value)} % less{'' if gain.why else interval_words(gain, 100, ' %')}"
-    longer = Interval(value=-gain.value, low=-gain.high, high=-gain.low)
-    return f"{percent(longer.value)} % longer{'' if gain.why else interval_words(longer, 100, ' %')}"
+        return f"{percent_of(gain)} % less{'' if gain.why else interval_words(gain, 100, ' %')}"
+    longer = Interval(value=-gain.value, low=-gain.high, high=-gain.low, why=gain.why)
+    return f"{percent_of(longer)} % longer{'' if gain.why else interval_words(longer, 100, ' %')}"
+
+
+def decimals(interval: Interval, scale: float, digits: int) -> int:
+    """Return with how many decimals both an estimate and the ends of its interval are told: at least `digits`, and as
+    many as tell the ends apart, if up to six do. With fewer of its own the estimate may seem to be outside."""
+    low, high = interval.low * scale, interval.high * scale
+    if is_alike(interval):
+        return digits
+    return next((more for more in range(digits, _MAX_DIGITS + 1) if fixed(low, more) != fixed(high, more)), digits)
+
+
+def estimate(interval: Interval, scale: float, digits: int) -> str:
+    """Return an estimate in text, with as many decimals as the ends of its interval, and at least `digits`."""
+    return fixed(interval.value * scale, decimals(interval, scale, digits))
 
 
 def ends(interval: Interval, scale: float, digits: int) -> tuple[str, str]:
     """Return both ends of an interval in text, with at least `digits` decimals and as many as tell them apart."""
-    for more in range(digits, _MAX_DIGITS + 1):
-        low, high = (fixed(end * scale, more) for end in (interval.low, interval.high))
-        if low != high:
-            break
-    return low, high
+    many = decimals(interval, scale, digits)
+    return fixed(interval.low * scale, many), fixed(interval.high * scale, many)
 
 
 def bracketed(interval: Interval, scale: float, digits: int) -> str:
@@ -112,6 +129,17 @@ def fixed(number: float, digits: int) -> str:
 def percent(share: float) -> str:
     """Return a share in percent, with one decimal."""
     return fixed(share * 100, 1)
+
+
+def percent_of(gain: Interval) -> str:
+    """Return a gain in percent, with as many decimals as its interval has in words."""
+    return estimate(gain, 100, 1)
+
+
+def milliseconds_of(mean_s: Interval) -> str:
+    """Return a mean time in ms as `milliseconds` does, or with as many decimals as its interval has in words."""
+    least = _digits(mean_s.value * 1e3)
+    return estimate(mean_s, 1e3, least) if decimals(mean_s, 1e3, least) > least else milliseconds(mean_s.value)
 
 
 def _digits(ms: float) -> int:

@@ -76,6 +76,10 @@ class Engine(Protocol):
     def name(self) -> str:
         """The engine's name in results."""
 
+    @property
+    def jobs(self) -> int:
+        """How many of its parts run beside each other."""
+
     def run(self, configs: Sequence[Scenario], is_stored: IsStored = none_stored) -> Generator[EngineEvent, None, None]:
         """Run all collectives of all modes of the configurations that are not stored; yields events in any order.
 

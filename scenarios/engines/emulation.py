@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from analysis.results.rows import Rows
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
@@ -35,7 +36,7 @@ from scenarios.engines.base import (
 from scenarios.engines.pool import TRIES, Executors, FailedTask, results
 from scenarios.engines.prediction import PlannedCollective, PointPredictor, plan_of
 from scenarios.engines.referees import best_s
-from scenarios.engines.timing import jobs_s, round_s
+from scenarios.engines.timing import jobs_s, path_changes, round_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.outcome import readings
 from scenarios.spec.emulated import numbers_of
@@ -326,6 +327,7 @@ class Reader:
         self._events: list[Event] = []
         self._completion_s: dict[int, float] = {}
         self._predicted_s: dict[int, float] = {}
+        self._jobs_s: dict[int, npt.NDArray[np.float64]] = {}  # [J] each
         self._unread = b""
         self.done = 0
 
@@ -352,20 +354,30 @@ class Reader:
     def flush(self) -> None:
         """Do nothing: every complete line has been processed."""
 
-    def _later_s(self) -> tuple[dict[int, float], dict[int, float]]:
-        """Return by how much each collective took longer than predicted without any fault, and by how much it is
-        predicted to take longer under the faults with which it began, in s; none if the events tell of no fault."""
+    def _later_s(self) -> tuple[dict[int, float], dict[int, float], dict[str, dict[int, float]]]:
+        """Return by how much each collective took longer than predicted without any fault, by how much it is
+        predicted to take longer under the faults with which it began, and by job of the rounds, how much longer than
+        predicted without any fault this took, in s; none if the events tell of no fault."""
         if not any(event["event"] in ("injected", "failed", "restarted") for event in self._events):
-            return {}, {}
+            return {}, {}, {}
         healthy = plan_of(self._task.config, self._task.mode)
-        predicted_s = healthy.completion_s()
+        predicted_s, jobs_predicted_s = healthy.with_jobs_s()
         if self._task.config.control.counted:
             predicted_s = predicted_s + np.nan_to_num(healthy.reconfiguring_s())
         measured, under_faults = (
             {number: time_s - float(predicted_s[number]) for number, time_s in times_s.items()}
             for times_s in (self._completion_s, self._predicted_s)
         )
-        return measured, under_faults
+        if jobs_predicted_s is None:
+            return measured, under_faults, {}
+        of_jobs = {
+            span.name: {
+                number: float(times_s[job] - jobs_predicted_s[number, job]) for number, times_s in self._jobs_s.items()
+            }
+            for job, span in enumerate(self._task.config.workload.jobs)
+            if not span.is_background
+        }
+        return measured, under_faults, of_jobs
 
     def _rows(self, row: dict[str, Any]) -> Rows:
         """Compare one collective with the plan and return its row of results."""
@@ -390,9 +402,11 @@ class Reader:
         if spans := config.workload.jobs:
             completion_s = round_s(spans, arrived_s[:, None])
             job_completion_s = jobs_s(spans, arrived_s[:, None])
+            self._jobs_s[k] = job_completion_s[0]
         self._predictor.observed(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
         if self._task.config.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
+        moved = np.array([paths for _, *paths in row.get("moved") or ()], dtype=np.int16).reshape(-1, len(row["path"]))
         self._completion_s[k] = float(completion_s[0])
         self._predicted_s[k] = expected.predicted_s
         fifo_columns: dict[str, Any] = {}
@@ -420,6 +434,8 @@ class Reader:
                 "bound_s": self._predictor.bound_s(k),
                 **{name: times_s[k : k + 1] for name, times_s in self._best_s.items()},
                 "reconfigure_s": np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
+                "rerouted_within": np.array([len(moved)]),
+                "moved_within": np.array([path_changes(np.array(row["path"]), moved)]),
                 "reconfigure_messages": np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
                 **fifo_columns,
             },

@@ -117,8 +117,12 @@ class Model:
 
 def _effort(config: Scenario) -> int:
     """Return how long all modes take to predict a collective, in transfers over links that no flows share."""
-    weights = (_SHARED if config.shared_links(mode) else 1 for mode in config.run.modes)
-    return max(1, len(config.workload.schedule.transfers) * sum(weights))
+    return sum(effort_of(config, mode) for mode in config.run.modes)
+
+
+def effort_of(config: Scenario, mode: str) -> int:
+    """Return how long a mode takes to predict a collective, in transfers over links that no flows share."""
+    return max(1, len(config.workload.schedule.transfers) * (_SHARED if config.shared_links(mode) else 1))
 
 
 def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
@@ -138,6 +142,7 @@ def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
             continue
         plan = Plan(config, mode, decisions, conditions, batch.start)
         completion_s, jobs_s = plan.with_jobs_s()
+        within = plan.moves_within(completion_s)
         waits_s = None
         if config.control.counted:
             waits_s = plan.reconfiguring_s()
@@ -153,22 +158,30 @@ def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
                 "bound_s": bound_s,
                 **referees_s,
                 "reconfigure_s": waits_s,
+                "rerouted_within": within[:, 0],
+                "moved_within": within[:, 1],
             },
             jobs={"completion_s": jobs_s},
         )
     return rows
 
 
-def undisturbed_s(config: Scenario, mode: str, start: int, stop: int) -> Floats:
-    """Return the times of collectives start .. stop-1 of a point without the scenario's faults, [K] s; NaN if the
-    mode fails."""
+def undisturbed_s(config: Scenario, mode: str, start: int, stop: int) -> tuple[Floats, Floats]:
+    """Return the times of collectives start .. stop-1 of a point without the scenario's faults, [K] s, and those of
+    its jobs, [K, J] s; NaN if the mode fails."""
     whole = replace(config, faults=(), run=replace(config.run, referees=()))
-    step, parts = Model()._step(whole), []
+    step, parts, of_jobs = Model()._step(whole), [], []
+    jobs = len(whole.workload.jobs)
     for first in range(start, stop, step):
         count = min(first + step, stop) - first
         rows = rows_of(Batch(0, whole, (mode,), first, first + count))[mode]
-        parts.append(np.full(count, np.nan) if isinstance(rows, FailedTask) else rows.completion_s)
-    return np.concatenate(parts)
+        if isinstance(rows, FailedTask):
+            parts.append(np.full(count, np.nan))
+            of_jobs.append(np.full((count, jobs), np.nan))
+        else:
+            parts.append(rows.completion_s)
+            of_jobs.append(rows.jobs.get("completion_s", np.empty((count, 0))))
+    return np.concatenate(parts), np.concatenate(of_jobs)
 
 
 class _Cached(Derived):

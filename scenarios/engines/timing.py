@@ -325,6 +325,20 @@ class Timing:
         placement = np.repeat(decisions.placement, len(changes), axis=0)
         return changes, self.chooser.paths(placement, rates_bps, chosen=True)
 
+    def moves_within(self, completion_s: Floats) -> npt.NDArray[np.int64]:
+        """Return how often the mode re-routes during each collective of these times, and how many of these choices
+        change the paths in force, [K, 2]."""
+        timed, counts = self.conditions.timed, np.zeros((len(completion_s), 2), dtype=np.int64)
+        if timed is None or self.chosen_by.reroute.within_s is None:
+            return counts
+        for row, time_s in enumerate(completion_s.tolist()):
+            plan = self.row(row)
+            first_ns, step_ns = timed.change_ns(plan.start, 0), timed.every_ns
+            changes = max(0, -((first_ns - round(time_s * 1e9)) // step_ns))
+            _, moved = plan.moved_paths(range(changes))
+            counts[row] = len(moved), path_changes(plan.decisions.path[0], moved)
+        return counts
+
     def _limit_changes(self, run: fluid.Run, read: Readings | None) -> Iterator[_Event]:
         """Yield the readings of the tunnels during the plan's one collective; some of them change the tunnels' limits.
 
@@ -373,6 +387,11 @@ class Timing:
             path, limits_bps = self.chooser.fixed(placement, known_bps, [wanted_bps], last.path[0].tolist())
             alpha_s, beta_s = self.chooser.flows(placement, path, rates_bps)
             in_turn.append(replace(first, path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
+
+
+def path_changes(path: npt.NDArray[np.int16], moved: npt.NDArray[np.int16]) -> int:
+    """Return how many of the paths `moved`, [changes, F], differ from those before them, the first ones from `path`."""
+    return int((np.diff(np.concatenate([path[None], moved]), axis=0) != 0).any(axis=1).sum())
 
 
 def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:

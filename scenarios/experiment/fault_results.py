@@ -1,15 +1,16 @@
 """The faults of a point: how far the costs of measured ones may be off, and the predicted costs of those that were not
 measured."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from analysis.statistics.fault_costs import NOT_PREDICTED, PREDICTED, FaultResult, chance
-from analysis.statistics.fault_outcomes import costs_by_collective
+from analysis.statistics.fault_outcomes import costs_by_collective, costs_by_job
 from scenarios.engines.model import undisturbed_s
 from scenarios.policies.conditions import faults_of_completed
 from scenarios.spec.faults import KILLED_KINDS, PLANNED_KINDS, Fault
@@ -19,35 +20,51 @@ from topologies.fabric.fabric import build_fabric
 if TYPE_CHECKING:
     import pandas as pd
 
+Floats = npt.NDArray[np.float64]
+
 _MOST_COLLECTIVES = 10_000  # of a fault that are predicted without it
 
 
 def with_errors(
-    results: Sequence[FaultResult], declared: Sequence[Fault], rows: "pd.DataFrame"
+    results: Sequence[FaultResult],
+    declared: Sequence[Fault],
+    rows: "pd.DataFrame",
+    jobs_s: Mapping[str, tuple[Floats, Floats]] = MappingProxyType({}),
 ) -> tuple[FaultResult, ...]:
     """Return measured faults with how far their costs may be off: the predicted times of the collectives that they hit,
     times the 99th percentile of how far the point's predictions are off where no fault disturbed a collective. `rows`
-    are the point's."""
-    whole = rows[rows["undisturbed"]]
-    if not results or whole.empty:
+    are the point's, and `jobs_s` the measured and predicted times of its jobs by name, [K] s each in their order; the
+    cost to a job is off by the same of the job's times."""
+    number, undisturbed = rows["collective"].to_numpy(), rows["undisturbed"].to_numpy(dtype=bool)
+    if not results or not undisturbed.any():
         return tuple(results)
-    off = float(np.percentile(np.abs(whole["completion_s"] / whole["predicted_s"] - 1), 99))
-    number, predicted_s = rows["collective"].to_numpy(), rows["predicted_s"].to_numpy()
+
+    def error_s(measured_s: Floats, predicted_s: Floats, hit: npt.NDArray[np.bool_]) -> float:
+        off = np.abs(measured_s[undisturbed] / predicted_s[undisturbed] - 1)
+        # The next one that occurred: of few collectives the interpolated percentile is below the largest error.
+        return float(np.percentile(off, 99, method="higher")) * float(predicted_s[hit].sum())
+
+    times_s = rows["completion_s"].to_numpy(), rows["predicted_s"].to_numpy()
     found = []
     for one in results:
         fault = declared[one.number - 1] if one.number else None
         lasts = 1 if fault is None or fault.kind in KILLED_KINDS else fault.lasts
         hit = (number >= one.at_collective) & (lasts is None or number < one.at_collective + (lasts or 0))
-        found.append(replace(one, error_s=off * float(predicted_s[hit].sum())))
+        of_jobs = [job | {"error_s": error_s(*jobs_s[job["job"]], hit)} for job in map(dict, one.jobs or ())]
+        found.append(replace(one, error_s=error_s(*times_s, hit), jobs=of_jobs or None))
     return tuple(found)
 
 
-def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.float64]) -> tuple[FaultResult, ...]:
-    """Return the faults of a predicted point, given the times of all its collectives. A fault costs by how much the
-    collectives that it hits take longer than without any fault; if it is one that the model has only a part of, its
-    cost is left out."""
+def predicted_faults(
+    config: Scenario, mode: str, completion_s: Floats, jobs_s: Mapping[str, Floats] = MappingProxyType({})
+) -> tuple[FaultResult, ...]:
+    """Return the faults of a predicted point, given the times of all its collectives, and of the jobs in them by name,
+    [K] s each. A fault costs by how much the collectives that it hits, and the jobs in them, take longer than without
+    any fault; if it is one that the model has only a part of, its cost is left out."""
     completed = faults_of_completed(config, build_fabric(config.fabric))
+    names = [span.name for span in config.workload.jobs]
     healthy_s, found = np.full(completion_s.size, np.nan), list[FaultResult]()
+    healthy_jobs_s = np.full((completion_s.size, len(names)), np.nan)
     for number, (fault, whole) in enumerate(zip(completed, config.faults, strict=True), 1):
         lost = (whole.lasts or 0) - (fault.lasts or 0)  # attempts that are lost make it shorter
         one = FaultResult(
@@ -61,13 +78,19 @@ def predicted_faults(config: Scenario, mode: str, completion_s: npt.NDArray[np.f
             stop = completion_s.size if fault.lasts is None else min(completion_s.size, fault.collective + fault.lasts)
             hit = slice(fault.collective, min(stop, fault.collective + _MOST_COLLECTIVES))
             if np.isnan(healthy_s[hit]).any():
-                healthy_s[hit] = undisturbed_s(config, mode, hit.start, hit.stop)
+                healthy_s[hit], healthy_jobs_s[hit] = undisturbed_s(config, mode, hit.start, hit.stop)
             later_s = completion_s[hit] - healthy_s[hit]
             if not np.isnan(later_s).any():
                 each_s = later_s.tolist()
                 costs = costs_by_collective(range(hit.start, hit.start + len(each_s)), each_s, each_s)
                 few = hit.stop - hit.start if hit.stop < stop else None
-                one = replace(one, outcome=PREDICTED, collectives=few, **costs)
+                of_jobs = costs_by_job(
+                    {
+                        name: float((times_s[hit] - healthy_jobs_s[hit, names.index(name)]).sum())
+                        for name, times_s in jobs_s.items()
+                    }
+                )
+                one = replace(one, outcome=PREDICTED, collectives=few, jobs=of_jobs, **costs)
         found.append(one)
     return tuple(found)
 
@@ -84,6 +107,7 @@ def as_record(fault: FaultResult) -> dict[str, Any]:
         "cost_collectives": fault.collectives or 0,
         "lasting_cost_s": fault.lasting_cost_s,
         "costs": None if fault.costs is None else [*fault.costs],
+        "jobs": None if fault.jobs is None else [*fault.jobs],
         "collectives_lost": fault.collectives_lost,
         "bytes_again": 0,
         "outcome": fault.outcome,
@@ -92,8 +116,11 @@ def as_record(fault: FaultResult) -> dict[str, Any]:
 
 def heading(configs: Iterable[Scenario]) -> str:
     """Return what the lines of these configurations' faults tell, and where costs depend on chance."""
+    configs = [*configs]
     depends = chance((config.conditions, config.run.seed) for config in configs)
+    has_jobs = any(len(config.jobs) > 1 for config in configs)
+    what = "the rounds that they hit, and each job in these," if has_jobs else "the collectives that they hit"
     return (
-        "faults, how long it took to recover, and what they cost: by how much the collectives that they hit took "
+        f"faults, how long it took to recover, and what they cost: by how much {what} took "
         f"longer than is predicted without faults{depends and f'; {depends}'}"
     )

@@ -57,7 +57,7 @@ class TrainingResult:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """One job of a point: the means of its measured and predicted completion times, the longest time, and all of them,
+    """One job of a point: the means of its measured and predicted completion times, the longest time, and all of both,
     [K] s; no round waits for `background`. `training` describes the iterations of a training job."""
 
     name: str
@@ -66,12 +66,13 @@ class JobResult:
     longest_s: float
     background: bool
     completion_s: npt.NDArray[np.float64]
+    predicted_s: npt.NDArray[np.float64]
     training: TrainingResult | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields, including those of `training`, without the single times."""
         values = asdict(self)
-        del values["completion_s"]
+        del values["completion_s"], values["predicted_s"]
         return values | (values.pop("training") or {})
 
 
@@ -141,16 +142,18 @@ def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
 def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
     """Return the results of the jobs of each point, in order."""
     results: dict[Point, tuple[JobResult, ...]] = {}
-    for key, rows in jobs.groupby([*_POINT_COLUMNS, "job", "background"], sort=False):
+    for key, of_job in jobs.groupby([*_POINT_COLUMNS, "job", "background"], sort=False):
         *point, name, background = key
         of_point = results.get(Point(*point), ())
+        rows = of_job.sort_values("collective")
         result = JobResult(
             name=name,
             mean_s=float(rows["completion_s"].mean()),
             mean_predicted_s=float(rows["predicted_s"].mean()),
             longest_s=float(rows["completion_s"].max()),
             background=bool(background),
-            completion_s=rows.sort_values("collective")["completion_s"].to_numpy(),
+            completion_s=rows["completion_s"].to_numpy(),
+            predicted_s=rows["predicted_s"].to_numpy(),
         )
         results[Point(*point)] = (*of_point, result)
     return results
@@ -285,7 +288,14 @@ def _result(
                 replace(job, training=_training(config, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
             ),
-            faults=with_errors(faults[mode], config.faults, stored[mode]) if engine != "model" else tuple(faults[mode]),
+            faults=tuple(faults[mode])
+            if engine == "model"
+            else with_errors(
+                faults[mode],
+                config.faults,
+                stored[mode],
+                {job.name: (job.completion_s, job.predicted_s) for job in jobs[mode]},
+            ),
             fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(config.collective.budget_s, times.completion_s),

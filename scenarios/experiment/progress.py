@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import heapreplace
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,15 @@ from rich.table import Table
 
 from analysis.model import compiled
 from analysis.statistics.intervals import Interval, Series, series_of
-from analysis.statistics.number_words import bracketed, fixed
+from analysis.statistics.number_words import bracketed, estimate
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
+from scenarios.engines.model import effort_of
 from scenarios.experiment.point_results import point_result
 from scenarios.spec.scenario import Scenario
-from topologies.heartbeat import breaking_silence
+from topologies.heartbeat import breaking_silence, repeating
 
 _CONFIGS_SHOWN = 4  # configurations in the live table at most, so that it fits a screen
-_REFRESH_S = 0.25
+_REFRESH_S = 0.5
 _MIN_PACE_S = 2.0  # a pace measured over less time is not used
 _ACTIVE_SHOWN = 3  # active points named in one line
 
@@ -45,6 +47,9 @@ class _PointProgress:
     total_s: float = 0.0
     predicted_s: float = 0.0
     doing: str | None = None
+    failed: bool = False
+    began_s: float | None = None  # when the point was seen to begin, and when it was last seen to get on
+    seen_s: float = 0.0
     mean: str = ""
     gain: str = ""
 
@@ -58,7 +63,15 @@ class _PointProgress:
 
     @property
     def work_left(self) -> float:
-        return self.start_work + self.count * self.collective_work - self.work_done
+        whole = self.start_work + self.count * self.collective_work
+        return 0.0 if self.complete or self.failed else whole - self.work_done
+
+    def left_s(self, pace: float, now_s: float) -> float:
+        """Return how long a point that has begun still takes at a pace, seconds for a unit of work. A step that is
+        overdue takes half as long again as it already is."""
+        step = self.collective_work + (0.0 if self.done else self.start_work)
+        overdue_s = now_s - self.seen_s - step * pace
+        return (self.work_left - step) * pace + max(-overdue_s, overdue_s / 2)
 
     def words(self) -> tuple[str, str, str, str, str]:
         """Return collectives done, mean and gain over base (once complete, with 95 % intervals), prediction, ratio."""
@@ -73,13 +86,16 @@ class _PointProgress:
 
 
 class Progress:
-    """The results of an engine's run so far, point by point."""
+    """The results of an engine's run so far, point by point. `lanes` of its parts run beside each other."""
 
-    def __init__(self, engine: str, configs: Sequence[Scenario]) -> None:
-        self.engine, self.configs = engine, configs
-        self.points = {(index, mode): _new_point(engine, s) for index, s in enumerate(configs) for mode in s.run.modes}
+    def __init__(self, engine: str, configs: Sequence[Scenario], *, lanes: int = 1) -> None:
+        self.engine, self.configs, self._lanes = engine, configs, lanes
+        self.points = {
+            (index, mode): _new_point(engine, s, mode) for index, s in enumerate(configs) for mode in s.run.modes
+        }
         self._base: dict[int, Series] = {}
-        self._began_s, self._before = time.monotonic(), 0.0
+        self._began_s = self._seen_s = time.monotonic()
+        self._before = self._largest_work = 0.0
 
     @property
     def finished(self) -> int:
@@ -89,6 +105,8 @@ class Progress:
     def take(self, part: Slice) -> bool:
         """Add a slice; returns whether its point is now complete."""
         point, rows = self.points[part.setting, part.mode], part.rows
+        point.seen_s = self._seen_s = time.monotonic()
+        self._largest_work = max(self._largest_work, len(rows) * point.collective_work)
         point.parts[rows.start] = rows.completion_s, rows["reembedded"], rows["rerouted"]
         point.done += len(rows)
         point.total_s += float(rows.completion_s.sum())
@@ -119,24 +137,56 @@ class Progress:
         """Note the current step of the event's point, or that the point has ended."""
         point = self.points[event.setting, event.mode]
         if isinstance(event, Retrying | Failed):
-            point.doing = None
+            point.doing = point.began_s = None
+            point.failed = isinstance(event, Failed)
         elif isinstance(event, Activity) and not point.complete:
             point.doing = event.doing
+            if point.began_s is None:
+                point.began_s = point.seen_s = time.monotonic()
 
     def begin(self) -> None:
         """Measure the pace from now on; slices counted so far are from an earlier run."""
-        self._began_s, self._before = time.monotonic(), sum(point.work_done for point in self.points.values())
+        self._began_s = self._seen_s = time.monotonic()
+        self._before = sum(point.work_done for point in self.points.values())
+
+    def so_far(self) -> str:
+        """Return how long the engine has run, in words; "" at the end."""
+        took_s = time.monotonic() - self._began_s
+        return "" if self.finished == len(self.points) or took_s < 1 else f", {took_s:,.0f} s so far"
 
     def time_left(self) -> str:
-        """Return the time left at the pace so far, in words; before the first result an estimate, if there is one."""
-        done = sum(point.work_done for point in self.points.values()) - self._before
-        left = sum(point.work_left for point in self.points.values())
-        took_s = time.monotonic() - self._began_s
-        if not left or took_s < _MIN_PACE_S or (done <= 0 and self.engine == "model"):
+        """Return the time left in words, at the pace so far; before the first result an estimate, if there is one."""
+        left_s = self._left_s(time.monotonic())
+        if left_s is None:
             return ""
-        at_work = sum(point.doing is not None for point in self.points.values())
-        left_s = left * took_s / done if done > 0 else max(left / max(1, at_work), took_s)
         return f", about {left_s / 60:,.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
+
+    def _left_s(self, now_s: float) -> float | None:
+        left = sum(point.work_left for point in self.points.values())
+        if not left or now_s - self._began_s < _MIN_PACE_S:
+            return None
+        if any(point.began_s is not None for point in self.points.values()):
+            return self._left_of_points_s(now_s)
+        done = sum(point.work_done for point in self.points.values()) - self._before
+        if done <= 0:
+            return None if self.engine == "model" else left / self._lanes  # work is expected seconds
+        # The other processes have done half of their parts, on average. The least is if all parts ended just now.
+        half, whole = ((self._lanes - 1) / 2 * self._largest_work, self._lanes * self._largest_work)
+        expected_s = max(0.0, left - half) * (self._seen_s - self._began_s) / (done + half)
+        least_s = max(0.0, left - whole) * (now_s - self._began_s) / (done + whole)
+        return max(expected_s - (now_s - self._seen_s), least_s)
+
+    def _left_of_points_s(self, now_s: float) -> float:
+        """Return how long the points still take, some of which were seen to begin: those at work run beside each other,
+        and the others after them."""
+        begun = [point for point in self.points.values() if point.began_s is not None]
+        told = [point for point in begun if point.done]
+        busy_s = sum(point.seen_s - (point.began_s or 0.0) for point in told)
+        pace = busy_s / sum(point.work_done for point in told) if busy_s > 0 else 1.0  # work is expected seconds
+        active = [point.left_s(pace, now_s) for point in begun if point.work_left]
+        idle = [0.0] * (self._lanes - len(active))
+        waiting = [point.work_left * pace for point in self.points.values() if point.began_s is None]
+        return ends_s([*active, *idle], waiting)
 
     def going_on(self) -> str:
         """Describe in one line the active points with their current steps, and the time left."""
@@ -171,7 +221,8 @@ class Progress:
 
     def table(self, last: int) -> Table:
         """Return a table of the points of the last few configurations up to index `last`."""
-        title = f"{self.engine}: {self.finished} of {len(self.points)} points{self.time_left()}{self._compiling()}"
+        finished = f"{self.engine}: {self.finished} of {len(self.points)} points"
+        title = f"{finished}{self.so_far()}{self.time_left()}{self._compiling()}"
         table = Table("setting", "mode", title=title, title_justify="left")
         for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
             table.add_column(heading, justify="right")
@@ -184,9 +235,9 @@ class Progress:
         return table
 
 
-def _new_point(engine: str, config: Scenario) -> _PointProgress:
+def _new_point(engine: str, config: Scenario, mode: str) -> _PointProgress:
     if engine == "model":
-        return _PointProgress(len(config.collective.numbers), 0.0, 1.0)
+        return _PointProgress(len(config.collective.numbers), 0.0, effort_of(config, mode))
     sent_bytes = (
         sum(transfer.amount for _, transfer in config.carried_workload.schedule.sends())
         * config.carried_workload.slot_bytes
@@ -194,17 +245,32 @@ def _new_point(engine: str, config: Scenario) -> _PointProgress:
     return _PointProgress(len(config.collective.numbers), _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
 
 
+def ends_s(active_s: Sequence[float], waiting_s: Iterable[float]) -> float:
+    """Return after what time the last point is over: those at work have these times left, and each waiting one begins
+    as soon as one before it is over, s."""
+    lanes = sorted(active_s)
+    for takes_s in waiting_s:
+        heapreplace(lanes, lanes[0] + takes_s)
+    return max(lanes)
+
+
 def _format_interval(interval: Interval, scale: float, unit: str, digits: int) -> str:
     """Format an estimate with its interval, if it has one."""
-    value = f"{fixed(interval.value * scale, digits)}{unit}"
+    value = f"{estimate(interval, scale, digits)}{unit}"
     return value if math.isnan(interval.low) else f"{value} {bracketed(interval, scale, digits)}"
 
 
 def with_progress(
-    events: Iterable[EngineEvent], engine: str, configs: Sequence[Scenario], before: Iterable[Slice] = ()
+    events: Iterable[EngineEvent],
+    engine: str,
+    configs: Sequence[Scenario],
+    before: Iterable[Slice] = (),
+    *,
+    lanes: int = 1,
 ) -> Generator[EngineEvent, None, None]:
-    """Pass on the events of a run and show its progress on stderr; `before` are the slices of an earlier run."""
-    progress = Progress(engine, configs)
+    """Pass on the events of a run and show its progress on stderr; `before` are the slices of an earlier run, and
+    `lanes` is how many of its parts run beside each other."""
+    progress = Progress(engine, configs, lanes=lanes)
     for part in before:
         progress.take(part)
     progress.begin()
@@ -231,17 +297,20 @@ def _in_lines(events: Iterable[EngineEvent], progress: Progress) -> Generator[En
 
 
 def _live(events: Iterable[EngineEvent], progress: Progress, console: Console) -> Generator[EngineEvent, None, None]:
-    last, due_s = 0, 0.0
-    with Live(progress.table(0), console=console, auto_refresh=False) as live:  # no thread, as workers are forked
-        for event in events:
-            if failure := _failure(event):
-                console.print(failure, markup=False, highlight=False)
-            progress.note(event)
-            if isinstance(event, Slice):
-                progress.take(event)
-                last = max(last, event.setting)
-            if time.monotonic() >= due_s:
-                live.update(progress.table(last), refresh=True)
-                due_s = time.monotonic() + _REFRESH_S
-            yield event
+    last = 0
+
+    def show() -> float:
         live.update(progress.table(last), refresh=True)
+        return _REFRESH_S
+
+    with Live(progress.table(0), console=console, auto_refresh=False) as live:
+        with repeating(show, _REFRESH_S):  # also without events; forked workers never print, so no lock of it is theirs
+            for event in events:
+                if failure := _failure(event):
+                    console.print(failure, markup=False, highlight=False)
+                progress.note(event)
+                if isinstance(event, Slice):
+                    progress.take(event)
+                    last = max(last, event.setting)
+                yield event
+        show()

@@ -33,7 +33,12 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
             f"fault.{which}.{name}": value
             for which, fault in _numbered(point.faults)
             for name, value in asdict(fault).items()
-            if name != "costs"
+            if name not in ("costs", "jobs")
+        }
+        | {
+            f"fault.{which}.job.{one['job']}.cost_s": one["cost_s"]
+            for which, fault in _numbered(point.faults)
+            for one in fault.jobs or ()
         }
         | {f"training.{name}": value for name, value in training_fields(point).get("training", {}).items()}
         for result in results

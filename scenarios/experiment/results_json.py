@@ -137,6 +137,8 @@ def point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     if (changes := point.changes) is not None and (changes.count or changes.first_s is not None):
         bound |= {"first_reconfigure_s": changes.first_s, "mean_reconfigure_s": changes.mean_s}
         bound |= {"reconfigurations": changes.count, "path_changes": changes.of_paths}
+    if changes is not None and changes.within:
+        bound |= {"rerouted_within": changes.within, "path_changes_within": changes.moved}
     if point.budget is not None:
         bound |= asdict(point.budget)
     if point.choices is not None:

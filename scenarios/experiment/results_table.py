@@ -8,7 +8,7 @@ from analysis.statistics.bound_words import MARK, is_mixed
 from analysis.statistics.contests import BASELINE
 from analysis.statistics.fidelity import Fifo
 from analysis.statistics.intervals import Interval
-from analysis.statistics.number_words import bracketed, fixed, quoted
+from analysis.statistics.number_words import bracketed, estimate, quoted
 from scenarios.engines.prediction import is_bound_of_shared
 from scenarios.experiment.point_results import ConfigResult, PointResult
 from scenarios.text_table import told
@@ -47,7 +47,7 @@ def _gain(point: PointResult) -> str:
 
 def share(gain: Interval) -> str:
     """Return a gain in percent, with its interval."""
-    return f"{fixed(gain.value * 100, 1)}% {bracketed(gain, 100, 1)}"
+    return f"{estimate(gain, 100, 1)}% {bracketed(gain, 100, 1)}"
 
 
 def _ms_of(value_s: float | None) -> str:
@@ -90,7 +90,7 @@ _COLUMNS: Sequence[_Column] = (
     _Column("collectives", lambda _, point: f"{point.summary.collectives:,}"),
     _Column(
         "mean",
-        lambda _, point: f"{_ms_of(point.summary.mean_s.value)} {bracketed(point.summary.mean_s, 1e3, 3)}",
+        lambda _, point: f"{estimate(point.summary.mean_s, 1e3, 3)} {bracketed(point.summary.mean_s, 1e3, 3)}",
         heading="mean, 95 % interval (ms)",
     ),
     _Column(

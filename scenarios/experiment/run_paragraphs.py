@@ -16,7 +16,7 @@ from analysis.statistics.claims import (
     claims,
     is_paper_configuration,
 )
-from analysis.statistics.contests import MODE, Place, contests_of
+from analysis.statistics.contests import MODE, Place, contests_of, differing_words
 from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.fault_costs import attempts_sentence, cost_words
 from analysis.statistics.fidelity import Fidelity
@@ -43,8 +43,12 @@ from scenarios.experiment.results_table import bounds_of, share, table_of
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.text_table import aligned
-from topologies.errors import SpecError
+from topologies.errors import SpecError, list_first
 from topologies.fabric.fabric import build_fabric
+from topologies.units import format_delay
+
+_MOST_MISSED = 4  # promises that are named
+_NOTICED_S, _NOTICED_SHARE = 0.1, 0.01  # of all collectives' time: connections that take longer to open are told
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
@@ -71,8 +75,48 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     conditions = {index: config.conditions for index, config in configs.items()}
     when = gain_times_sentence(settings, times, conditions, {index: _in_gaps(one) for index, one in configs.items()})
     attempts = attempts_sentence(fault for result in results for point in result.points for fault in point.faults)
-    said = [answer(settings, times, jobs), when, drawn, grain, unmodelled_sentence(modelled), attempts]
+    said = [
+        answer(settings, times, jobs),
+        promises_sentence(results),
+        when,
+        drawn,
+        grain,
+        unmodelled_sentence(modelled),
+        attempts,
+    ]
     return " ".join(filter(None, said))
+
+
+def promises_sentence(results: Sequence[ConfigResult]) -> str:
+    """Return how many of the promises to transfers are kept in all rounds, measured where that was done, and which are
+    missed; of transfers that were not admitted, how many are in time. "" without transfers."""
+    measured = {(one.index, point.mode) for one in results if one.engine != "model" for point in one.points}
+    told: dict[bool, list[tuple[bool, str]]] = {}
+    refused = dict[str, None]()
+    modes = {point.mode for one in results for point in one.points}
+    labels = [one.config.label for one in results]
+    told_apart = differing_words(labels) if len({*labels}) > 1 else [""] * len(labels)
+    for label, result in zip(told_apart, results, strict=True):
+        for point in result.points:
+            if result.engine == "model" and (result.index, point.mode) in measured:
+                continue
+            where = ", ".join(filter(None, [label, point.mode * (len(modes) > 1)]))
+            for one in transfer_fields(result.config, point).get("transfers", ()):
+                name = f"{one['job']}{where and f' ({where})'}"
+                if "kept" in one:
+                    told.setdefault(one["outcome"] != UNADMITTED, []).append((bool(one["kept"]), name))
+                else:
+                    refused[name] = None
+    parts = list[str]()
+    for is_promise, outcomes in sorted(told.items(), reverse=True):
+        missed = [name for is_kept, name in outcomes if not is_kept]
+        what = f"promise{'s' * (len(outcomes) > 1)} kept" if is_promise else "in time"
+        late = f"; {'missed' if is_promise else 'late'}: {list_first(missed, _MOST_MISSED)}" if missed else ""
+        parts.append(f"{len(outcomes) - len(missed):,} of {len(outcomes):,} {what}{late}")
+    if refused:
+        parts.append(f"refused: {list_first([*refused], _MOST_MISSED)}")
+    how = " (measured)" if measured else " (timing model)"
+    return f"Of the transfers{how}: {'; '.join(parts)}." if parts else ""
 
 
 def _in_gaps(config: Scenario) -> set[int]:
@@ -81,10 +125,7 @@ def _in_gaps(config: Scenario) -> set[int]:
         trace = config.trace
     except SpecError:  # its file has gone since the run began, which has its results
         trace = None
-    if trace is None:
-        return set()
-    in_gaps = trace.in_gaps
-    return {number for number in range(config.collective.count) if number % trace.length in in_gaps}
+    return set() if trace is None else trace.in_gaps_of(config.collective.count)
 
 
 def _most_at_a_time(config: Scenario) -> int:
@@ -111,6 +152,7 @@ def paragraphs_of(
         Paragraph(about=About.EMPTY, lines=tuple(_empty_lines(results))),
         Paragraph(about=About.BLOCKS, lines=tuple(filter(None, [few_blocks_sentence(intervals_of(results))]))),
         Paragraph(about=About.BOUNDS, lines=tuple(_bound_lines(results))),
+        Paragraph(about=About.OPENING, lines=tuple(filter(None, [opening_sentence(results)]))),
         _choices(results),
         _jobs(results),
         _transfers(results),
@@ -152,6 +194,29 @@ def _empty_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     empty."""
     yield from (f"[-]: {each}" for each in reasons(intervals_of(results)))
     yield from table_of(results)[1]
+
+
+def opening_sentence(results: Sequence[ConfigResult]) -> str:
+    """Return how long all connections took to open before collective 0 where that is longest, if it took more than 1 %
+    of the time of all collectives, or 100 ms."""
+    found = [
+        (point.changes.first_s, point.changes.first_s / point.summary.total_s.value, result, point.mode)
+        for result in results
+        for point in result.points
+        if result.engine != "model" and point.changes is not None and point.changes.first_s is not None
+    ]
+    told = [one for one in found if one[0] > _NOTICED_S or one[1] > _NOTICED_SHARE]
+    if not told:
+        return ""
+    most_s, share_of_all, result, mode = max(told, key=lambda one: one[0])
+    several = len(found) > 1
+    where = f" at most ({', '.join([result.config.label] * (len(results) > 1) + [mode])})" if several else ""
+    counted = "which is in the time of collective 0" if result.config.control.counted else "which is in no time above"
+    return (
+        f"before collective 0 connections were opened, rank by rank, and switches got their rules: "
+        f"{format_delay(float(f'{most_s:.4g}'))} of virtual time{where}, {100 * share_of_all:,.1f} % of that of all "
+        f"collectives there, {counted}"
+    )
 
 
 def _choices(results: Sequence[ConfigResult]) -> Paragraph:

@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -109,9 +109,9 @@ def run_in(files: RunFiles, run: Run) -> int:
 def print_again(files: RunFiles, run: Run) -> int:
     """Print the results of a complete run and close its folder; returns the exit status."""
     try:
-        stored = collectives_by_point(load(files.path, columns=COLUMNS))
-        _predict_faults(stored, run, files)
-        results = _results(stored, load_jobs(files.path), run, files)
+        stored, jobs = collectives_by_point(load(files.path, columns=COLUMNS)), load_jobs(files.path)
+        _predict_faults(stored, jobs, run, files)
+        results = _results(stored, jobs, run, files)
         print(f"run.py: {files.path} is complete: nothing is left to run", file=sys.stderr)
         said = _said(*results, [])
         if run.reports and not files.reported:
@@ -125,16 +125,17 @@ def print_again(files: RunFiles, run: Run) -> int:
     return DONE
 
 
-def _predict_faults(stored: Mapping[Point, "pd.DataFrame"], run: Run, files: RunFiles) -> None:
+def _predict_faults(stored: Mapping[Point, "pd.DataFrame"], jobs: "pd.DataFrame", run: Run, files: RunFiles) -> None:
     """Store the predicted faults of the model's points with all their collectives, unless they are stored already."""
-    known, found = faults_by_point(files.faults), list[FaultOutcome]()
+    known, of_jobs, found = faults_by_point(files.faults), jobs_by_point(jobs), list[FaultOutcome]()
     for engine, configs in run.parts:
         for index, config in enumerate(configs if engine.name == "model" else ()):
             for mode in config.run.modes if config.faults else ():
                 point = Point(engine.name, index, mode)
                 rows = stored.get(point)
                 if rows is not None and len(rows) == len(config.collective.numbers) and point not in known:
-                    faults = predicted_faults(config, mode, rows["completion_s"].to_numpy())
+                    jobs_s = {job.name: job.completion_s for job in of_jobs.get(point, ()) if not job.background}
+                    faults = predicted_faults(config, mode, rows["completion_s"].to_numpy(), jobs_s)
                     records = map(as_record, faults)
                     found += [FaultOutcome(setting=index, mode=mode, account=record) for record in records]
     if found:
@@ -185,7 +186,7 @@ def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finishe
     try:
         with closing(files.writer(run.numbers())) as writer:
             failed = _run_engines(files, run, writer, background, so_far)
-            wrong = [f"failed: {why}" for why in failed.values()]
+            wrong = [f"failed: {why}" for why in dict.fromkeys(failed.values())]
             if run.unmeasured is not None:
                 files.log(f"nothing was measured: {run.unmeasured}")
                 failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
@@ -198,13 +199,14 @@ def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finishe
                 tables = writer.tables()
                 rows = [table.select(COLUMNS) for table in tables.collectives]
                 stored = collectives_by_point(frame(pa.concat_tables(rows))) if rows else {}
-                _predict_faults(stored, run, files)
+                jobs = jobs_in(tables)
+                _predict_faults(stored, jobs, run, files)
                 # From here on figures are drawn, which can be repeated. The processes that draw are forked while no
                 # thread is active.
                 drawn = run.reports and any(map(writer.finished, writer.points))
                 report = files.report(tables) if drawn else None
                 writing = background.submit(writer.write_tables, tables)
-                results, run_fidelity = _results(stored, jobs_in(tables), run, files, tables)
+                results, run_fidelity = _results(stored, jobs, run, files, tables)
                 writing.result()
                 files.end(results, failed)
             said = _said(results, run_fidelity, _lacking(run, wrong))
@@ -237,8 +239,23 @@ def _run_engines(
                 continue
             files.write_conditions(configs)
         start_import = partial(background.submit, _import, run.library)
-        failed |= _run_engine(engine, configs, files, writer, start_import=start_import, so_far=so_far, tells=tells)
+        if isinstance(engine, Emulation):
+            failed |= _failed_before(configs, failed)
+        given_up = {point for point in failed if point.engine == engine.name}
+        failed |= _run_engine(
+            engine, configs, files, writer, start_import=start_import, so_far=so_far, tells=tells, without=given_up
+        )
     return {point: failed[point] for point in writer.points if point in failed}
+
+
+def _failed_before(configs: Sequence[Scenario], failed: Mapping[Point, str]) -> dict[Point, str]:
+    """Return the points that are not measured, with the reason: those of a user's policy that has failed in the model,
+    where it was asked the same."""
+    return {
+        Point(Emulation.name, point.setting, point.mode): why
+        for point, why in failed.items()
+        if configs[point.setting].mode(point.mode).function is not None
+    }
 
 
 def _run_engine(
@@ -250,8 +267,9 @@ def _run_engine(
     start_import: Callable[[], object],
     so_far: SoFar | None,
     tells: Callable[[], None],
+    without: Collection[Point],
 ) -> Mapping[Point, str]:
-    """Run an engine over the unfinished points; returns the failed ones with the reasons.
+    """Run an engine over the unfinished points, `without` some of them; returns the failed ones with the reasons.
 
     `start_import` starts to import the module that the results need. `so_far` takes the results, and `tells` them if
     the run is interrupted.
@@ -259,7 +277,8 @@ def _run_engine(
     may_import = engine.name == "model"  # not during the emulation, which may run on the wall clock
 
     def is_stored(config: int, mode: str, _start: int, stop: int) -> bool:
-        return writer.has(Point(engine.name, config, mode), stop)
+        point = Point(engine.name, config, mode)
+        return point in without or writer.has(point, stop)
 
     failed = {}
     before: Iterator[Slice] = (
@@ -273,7 +292,11 @@ def _run_engine(
     with (
         _telling(tells, writer),
         closing(engine.run(configs, is_stored)) as events,
-        closing(progress.with_progress(_storing(events, engine.name, writer), engine.name, configs, before)) as shown,
+        closing(
+            progress.with_progress(
+                _storing(events, engine.name, writer), engine.name, configs, before, lanes=engine.jobs
+            )
+        ) as shown,
     ):
         for event in shown:
             if may_import:  # only now, because the workers are forked before the first event

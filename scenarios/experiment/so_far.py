@@ -12,7 +12,7 @@ from analysis.statistics.contests import Place
 from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.intervals import Series, series_of, summarise
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.number_words import bracketed
+from analysis.statistics.number_words import bracketed, estimate
 from scenarios.engines.base import Slice
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario, plain_values
@@ -82,7 +82,7 @@ class SoFar:
         yield ""
         for point, one in [*series.items()][:_MOST_POINTS]:
             label, mean_s = self._configs[point.engine][point.setting].label, summarise(one).mean_s
-            mean = f"mean {mean_s.value * 1e3:,.3f} ms {bracketed(mean_s, 1e3, 3)}"
+            mean = f"mean {estimate(mean_s, 1e3, 3)} ms {bracketed(mean_s, 1e3, 3)}"
             yield f"{point.engine}, {label}, {point.mode}: {one.number.size:,} of {counts[point]:,}, {mean}"
         if len(series) > _MOST_POINTS:
             yield f"and {len(series) - _MOST_POINTS} more points"

@@ -5,7 +5,7 @@ A table with too many entries for a label is told apart by a number in hexadecim
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, Protocol
 
 from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value
@@ -79,9 +79,9 @@ class Configuration(Protocol):
     def value(self, key: str) -> Any: ...
 
 
-def label_of(config: Configuration, defaults: Configuration) -> str:
+def label_of(config: Configuration, defaults: Configuration, *, uses: Callable[[str], bool] = lambda _key: True) -> str:
     """Return a configuration in words: "8 GPUs, 8 MB blocks, 64 MB buffer, 10 us", and then every other key that is not
-    at its default.
+    at its default, and that the configuration `uses`. Swept keys are named in any case.
 
     A single number of GPUs means two equal sites; for other fabrics the sites are listed, as in "4+4+4+4 GPUs", or it
     is "8 GPUs in one site".
@@ -92,7 +92,8 @@ def label_of(config: Configuration, defaults: Configuration) -> str:
     words = [f"{gpus} GPUs{' in one site' if one_site else ''}", *_collective_words(config, defaults)]
     if not one_site:
         words.append(_wan_words(config))
-    words += filter(None, (_further_words(config, key, defaults) for key in KEYS))
+    swept, told = dict(config.at), ((key, _further_words(config, key, defaults)) for key in KEYS)
+    words += [of_key for key, of_key in told if of_key and (key in swept or uses(key))]
     if config.run.is_real:
         carried = units.format_size(config.run.scale.chunk_bytes(config.collective.chunk_bytes))
         has_blocks = config.kinds - {*SELF_SIZED_KINDS} and not _is_program(config)

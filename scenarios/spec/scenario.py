@@ -32,6 +32,7 @@ from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
+from scenarios.spec.key_rules import uses
 from scenarios.spec.keys import KEYS, OUTERMOST
 from scenarios.spec.labels import label_of
 from scenarios.spec.pieces import chosen_pieces, is_most_tried, remember
@@ -306,8 +307,9 @@ class Scenario:
 
     @cached_property
     def label(self) -> str:
-        """The configuration in words, with every key that is not at its default (`labels.label_of`)."""
-        return label_of(self, DEFAULTS)
+        """The configuration in words, with every key that has an effect and is not at its default
+        (`labels.label_of`)."""
+        return label_of(self, DEFAULTS, uses=lambda key: uses(self, key))
 
     @property
     def hashed_modes(self) -> tuple[str, ...]:

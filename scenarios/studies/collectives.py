@@ -53,11 +53,11 @@ class Line:
 
     `measured_s` is None if nothing was measured, and `bound_s` if no bound is known; that is the one in the model of
     shared links if `is_bound_of_shared`. `algbw` and `busbw` come from the measured time if there is one, otherwise
-    from the predicted one. `wrong` counts wrong elements (a point that has any
-    is aborted) and is None if nothing was measured. `redop`, `root` (-1: none) and `count_each`, the elements of a call
-    on a rank, are those of nccl-tests. `critical_path` has the seconds of the predicted time by link
-    ("g0>g4"), largest first. `shared_links` are the links that two flows can use at once. Both name logical links or
-    ports, depending on `grain`.
+    from the predicted one. `wrong` counts wrong elements (a point that has any is aborted) and is None if nothing was
+    measured. `pieces` is the number of messages in which every slot is sent. `redop`, `root` (-1: none) and
+    `count_each`, the elements of a call on a rank, are those of nccl-tests. `critical_path` has the seconds of the
+    predicted time by link ("g0>g4"), largest first. `shared_links` are the links that two flows can use at once. Both
+    name logical links or ports, depending on `grain`.
     """
 
     size: int
@@ -78,6 +78,7 @@ class Line:
     redop: str
     root: int
     count_each: int
+    pieces: int
 
     @property
     def time_s(self) -> float:
@@ -108,7 +109,8 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     rows = {engine: own[own.collective >= options.warmup] for engine, own in rows.items()}
     lines = list(_lines(scenario, rows, _test(options.kind), is_checked=bool(options.check)))
     heading = f"{scenario.collective.kind}, {_conditions(scenario)}"
-    tables = list(_nccl_tables(scenario, lines)) if options.nccl else [_table(lines, heading)]
+    pieces = _pieces_words(scenario, lines)
+    tables = list(_nccl_tables(scenario, lines, pieces)) if options.nccl else [_table(lines, heading, pieces)]
     return Answer(
         tables=tables,
         as_json=[asdict(line) for line in lines],
@@ -246,15 +248,28 @@ def _lines(scenario: "Scenario", rows: "dict[str, pd.DataFrame]", test: str, *, 
             redop="sum" if config.workload.unit_bytes > 1 else "none",
             root=0 if kind in ROOTED else -1,
             count_each=size // 4 // (1 if kind == "allreduce" else blocks(kind, config.gpus)),
+            pieces=config.collective.pieces or 1,
         )
 
 
-def _table(lines: list[Line], title: str) -> Table[Line]:
+def _pieces_words(scenario: "Scenario", lines: list[Line]) -> str:
+    """Return in how many messages every slot is sent; "" for a schedule of a file, which has them."""
+    if scenario.collective.schedule is not None or not lines:
+        return ""
+    least, most = (end(line.pieces for line in lines) for end in (min, max))
+    number = f"{least} piece{'s' * (least != 1)}" if least == most else f"{least} to {most} pieces"
+    if scenario.collective.pieces is None:
+        return f"every slot is sent in {number}, chosen by the timing model as in run.py"
+    chosen = "run.py lets the timing model choose, as --set 'collective.pieces=\"chosen\"' does here"
+    return f"every slot is sent in {number} (--pieces); {chosen}"
+
+
+def _table(lines: list[Line], title: str, pieces: str) -> Table[Line]:
     """Return the table in the columns of nccl-tests and more; the best algorithm of each size and mode is marked."""
     from analysis.statistics.bound_words import MARK, bound_words, is_mixed
 
     bounds = [line.is_bound_of_shared for line in lines if line.bound_s is not None]
-    is_marked = is_mixed(bounds)
+    is_marked, is_varied = is_mixed(bounds), len({line.pieces for line in lines}) > 1
     best: dict[tuple[int, str], float] = {}
     for line in lines:
         best[line.size, line.mode] = min(best.get((line.size, line.mode), math.inf), line.time_s)
@@ -268,6 +283,7 @@ def _table(lines: list[Line], title: str) -> Table[Line]:
         Column("type", lambda line: line.type),
         Column("mode", lambda line: line.mode),
         Column("algorithm", lambda line: line.algorithm),
+        Column("pieces", lambda line: f"{line.pieces}" if is_varied else ""),
         Column("measured (us)", lambda line: us(line.measured_s), why="not measured"),
         Column("predicted (us)", lambda line: us(line.predicted_s)),
         Column("bound (us)", lambda line: MARK * (is_marked and line.is_bound_of_shared) + us(line.bound_s)),
@@ -276,11 +292,11 @@ def _table(lines: list[Line], title: str) -> Table[Line]:
         Column("#wrong", lambda line: "N/A" if line.wrong is None else f"{line.wrong}"),
         Column("", lambda line: "best" if line.time_s == best.get((line.size, line.mode)) else ""),
     ]
-    notes = [*filter(None, [bound_words(bounds)])]
+    notes = [*filter(None, [bound_words(bounds), pieces])]
     return Table(columns, lines, title=title, notes=notes)
 
 
-def _nccl_tables(scenario: "Scenario", lines: list[Line]) -> Iterator[Table[Line] | str]:
+def _nccl_tables(scenario: "Scenario", lines: list[Line], pieces: str) -> Iterator[Table[Line] | str]:
     """Yield a table in the columns of nccl-tests for each mode and algorithm, and the average bus bandwidth."""
     columns = [
         Column[Line]("size", lambda line: f"{line.size}"),
@@ -299,6 +315,8 @@ def _nccl_tables(scenario: "Scenario", lines: list[Line]) -> Iterator[Table[Line
     yield (
         "# time in us, bandwidths in GB/s; out of place, then in place: one run, as copies within a GPU take no time\n"
         f"# {'measured' if any(line.measured_s is not None for line in lines) else 'predicted, nothing is measured'}"
+        + f"\n# {pieces}"
+        * bool(pieces)
     )
     for mode, algorithm in dict.fromkeys((line.mode, line.algorithm) for line in lines):
         own = [line for line in lines if (line.mode, line.algorithm) == (mode, algorithm)]

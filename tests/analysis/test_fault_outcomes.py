@@ -38,7 +38,7 @@ def outages(*listed: tuple[int, int, tuple[str, ...], tuple[str, ...]]) -> dict[
 def test_events_of_a_real_run_give_the_outcomes_recorded_with_it() -> None:
     """An emulated run with a link, a switch and an agent fault; its outcomes were stored together with its events."""
     stored = json.loads(STORED.read_text())
-    unknown = dict.fromkeys(("cost_s", "lasting_cost_s", "costs"))  # the events do not have the times for it
+    unknown = dict.fromkeys(("cost_s", "lasting_cost_s", "costs", "jobs"))  # the events do not have the times for it
     wanted = [outcome | unknown for outcome in stored["outcomes"]]
     assert fault_outcomes(stored["events"]) == wanted
 

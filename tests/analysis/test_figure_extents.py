@@ -5,6 +5,8 @@ from itertools import combinations
 from types import SimpleNamespace
 
 import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -141,3 +143,53 @@ def test_the_calendar_of_a_round_marks_the_instant_at_which_a_link_goes_down(fai
     assert axes.get_xlabel().endswith("(ms)") and down == ([10] if failing else [])
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert ("a link goes down" in words) is bool(failing) and "deadline" in words
+
+
+def lightness(colour):
+    """Return the lightness of a colour in grey, CIE L*, 0 to 100."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    y = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
+
+
+def test_bars_of_a_timeline_that_are_filled_in_part_are_seen_in_grey(tmp_path):
+    """Every block's bar, also where it is not filled, is darker than the rows behind it, and its edge than both."""
+    overrides = {
+        "fabric.routing": "ecmp",
+        "collective.kind": "alltoall",
+        "run.modes": ["base"],
+        "fabric.grain": "physical",
+    }
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    axes, *_ = drawn(plot(run, "timeline")).axes
+    bars, empty, *_ = (one for one in axes.collections if isinstance(one, PolyCollection))
+    row = min(lightness(patch.get_facecolor()) for patch in axes.patches)
+    faces, edges = ([tuple(each[:3]) for each in colours] for colours in (bars.get_facecolor(), bars.get_edgecolor()))
+    assert len(empty.get_paths()) > 0
+    for face, edge in {*zip(faces, edges, strict=True)}:
+        unfilled = tuple((1 - empty.get_alpha()) * part + empty.get_alpha() for part in face)
+        assert lightness(face) + 4 < lightness(unfilled) < row - 4
+        assert lightness(edge) < lightness(face) - 4 or edge == (1.0, 1.0, 1.0)
+
+
+def test_the_legend_of_a_calendar_names_the_routers_of_each_promised_area():
+    """Areas of several transfers over the same routers have the same look, others have another one."""
+    ways = {"mine": ("g0", ["s0b0>s1b0", "s0b1>s1b1"]), "other": ("g1", ["s0b1>s1b1", "s0b0>s1b1"])}
+    admitted = [
+        {"job": job, "outcome": "admitted", "sentence": f"{job} is admitted", "transfers": [0, 1], "start_s": 0.0,
+         "due_s": 0.7, "edges_s": [0.0, 0.2], "rates_bps": {f"{gpu}>{way}>g4": [8e9] for way in over}}
+        for job, (gpu, over) in ways.items()
+    ]  # fmt: skip
+    admitted[0]["rates_bps"]["g0>s0b1>s1b0>g4"] = [0.0]  # chosen in no interval
+    configuration = SimpleNamespace(admission=admitted, title="a round", label="a round")
+    about = {"configuration": configuration, "number": 0, "mode": "base", "measured": True, "flows": []}
+    figure = calendar.picture("run", [SimpleNamespace(**about, failing={}, transfers=[])]).figure
+    named = {
+        text.get_text().removeprefix("promised over "): (handle.get_facecolor(), handle.get_hatch())
+        for text, handle in zip(figure.legends[0].get_texts(), figure.legends[0].legend_handles, strict=True)
+        if "promised" in text.get_text()
+    }
+    assert [*named] == ["s0b0 → s1b0", "s0b1 → s1b1", "s0b0 → s1b1"] and len({*named.values()}) == 3
+    for axes, (_, over) in zip(figure.axes, ways.values(), strict=True):
+        areas = [(patch.get_facecolor(), patch.get_hatch()) for patch in axes.patches if patch.get_fill()]
+        assert areas == [named[way.replace(">", " → ")] for way in over]

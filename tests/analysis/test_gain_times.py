@@ -1,5 +1,6 @@
 """When the best mode gains under recorded conditions, in words."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.report.__main__ import write
 from analysis.statistics.contests import Place, Setting
 from analysis.statistics.gain_times import gain_times_sentence, shortest_with
 from analysis.statistics.intervals import Series
+from tests.fakes.runs import ended
 from topologies.conditions.sampler import ConditionsSpec
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 TRACE = ConditionsSpec(sampler="trace", trace=Path("t.csv"), trace_step_s=10.0)
 REPEATS = ConditionsSpec(sampler="trace", trace=Path("t.csv"), trace_step_s=10.0, trace_repeat=True)
@@ -55,6 +59,24 @@ def test_collectives_that_are_faster_in_gaps_of_the_trace_are_counted():
     said = sentence(FEW, in_gaps={23, 24, 30})
     assert " by more than 1 % (2 of these in gaps of the trace, across which the previous rates hold); 90 %" in said
     assert "gaps" not in sentence(FEW, in_gaps={30})
+
+
+def test_a_report_of_a_run_that_stored_no_sentences_tells_gaps_of_its_trace_as_the_run_did(tmp_path, monkeypatch):
+    """The rows of all links are 60 s apart but for ten minutes in the middle, in which the rates of before hold."""
+    links = [link.name for link in build_fabric(FabricSpec(gpus_per_site=(2, 2))).links]
+    at_s = [*range(0, 600, 60), *range(1200, 1800, 60)]
+    rows = [f"{time},{link},{1 if link == 's0b0>s1b0' else 10} Gbit/s" for time in at_s for link in links]
+    (tmp_path / "gap.csv").write_text("\n".join(["time,link,rate", *rows]))
+    sets = ["--gpus", 4, "--modes", "base,wan", "--collectives", 29]
+    for one in ('conditions.sampler="trace"', 'conditions.trace="gap.csv"', 'conditions.trace_step="60 s"'):
+        sets += ["--set", one]
+    said, _ = ended(*sets, "--engine", "model", "--out", tmp_path / "run", cwd=tmp_path)
+    page = (tmp_path / "run/report.html").read_text()
+    (tmp_path / "run/sentences.json").unlink()
+    monkeypatch.chdir(tmp_path)
+    again = write(tmp_path / "run").read_text()
+    for text in (said, page, again):
+        assert re.search(r"\d+ of these in gaps of the trace, across which the previous rates hold", text)
 
 
 @pytest.mark.parametrize("saved_s", [[-0.5] * 10, [0.0] * 10])

@@ -142,6 +142,40 @@ def test_what_somebody_chooses_competes_and_tells_the_jobs_as_well():
     assert ". Of the jobs, train takes 2,000 ms at single; 1,000 ms at ecmp, 50.0 % less" in text
 
 
+def test_a_job_is_also_compared_across_what_was_chosen_beside_the_jobs():
+    """ECMP takes infer three times as long beside train, and no longer alone. A delay is given, and not compared."""
+    means = {("single", 1): (0.1, 0.2), ("ecmp", 1): (0.1, 0.6), ("single", 9): (0.5, 0.8), ("ecmp", 9): (0.5, 0.4)}
+
+    def told(count, *, delays):
+        cases = [
+            (
+                jobs,
+                [Value("fabric.routing", name), *[Value("conditions.wan_delay", f"{ms} ms", ms)] * delays],
+                {"infer": infer_s} | ({"train": 2.0} if len(jobs) > 1 else {}),
+            )
+            for (name, ms), both in [*means.items()][:count]
+            for jobs, infer_s in zip(([infer()], [infer(), TRAIN]), both, strict=True)
+        ]
+        return said(cases)[0].replace(f" {SAME}", "")
+
+    text = told(2, delays=False)
+    assert "; 100 ms alone at ecmp, as long as at single; " in text
+    assert "; 600 ms beside train at ecmp, 500.0 % longer and 200.0 % longer than at single; train" in text
+    text = told(4, delays=True)
+    assert '; 400 ms beside train at "ecmp, 9 ms", 20.0 % less and 50.0 % less than at single' in text
+
+
+def test_of_many_jobs_the_one_that_is_slowed_most_is_told_and_the_others_are_counted():
+    names = [f"job{number}" for number in range(6)]
+    jobs = [{"name": name, "ranks": [number, number + 8]} for number, name in enumerate(names)]
+    routings = [Value("fabric.routing", name) for name in ("single", "ecmp")]
+    slower = dict(zip(names, (1.0, 1.1, 3.0, 1.2, 0.5, 1.0), strict=True))
+    text, _ = said([(jobs, [routings[0]], dict.fromkeys(names, 1.0)), (jobs, [routings[1]], slower)])
+    told = text[text.index("Of the jobs, ") :]
+    assert told.startswith("Of the jobs, job2 takes 1,000 ms at single; 3,000 ms at ecmp, 200.0 % longer")
+    assert told.endswith("; the 5 other jobs take at most 20.0 % longer.") and not re.search("job[01345]", told)
+
+
 @pytest.mark.parametrize("modes", [("base", "wan"), ("base", "ccl", "wan")])
 def test_with_two_modes_the_jobs_are_told_in_each(modes):
     settings, times, of_jobs = [], {}, {}
@@ -157,6 +191,8 @@ def test_with_two_modes_the_jobs_are_told_in_each(modes):
     assert "wan is fastest at all 2" in text
     parts = ". Of the jobs, in base train takes 2,000 ms alone; 3,000 ms beside infer, 50.0 % longer", "; in wan train"
     assert all((part in text) is (len(modes) == 2) for part in parts)
+    across = "; in wan train takes 1,500 ms alone, 25.0 % less (the same in every collective) than in base; 2,500 ms"
+    assert (across in text) is (len(modes) == 2)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def test_stored_rows_are_read_back_unchanged(tmp_path, point, measured, n):
         (found,) = writer.rows(point)
     absent = {"predicted_s": rows.completion_s, "drops": np.zeros(5), "late": np.zeros(5), "undisturbed": np.ones(5)}
     absent |= {"reconfigure_s": np.full(5, np.nan), "reconfigure_messages": np.zeros(5)}
+    absent |= {"rerouted_within": np.zeros(5), "moved_within": np.zeros(5)}
     in_fifo = "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness"
     absent |= dict.fromkeys((*in_fifo, "best_schedule_s", "best_schedule_bound_s"), np.full(5, np.nan))
     absent |= {"fairness_link": np.full(5, "", dtype=object)}
@@ -262,7 +263,7 @@ def test_faults_of_a_run_of_an_earlier_version_have_no_cost_and_are_reported_bes
     assert open_run(folder).faults.cost_s.to_list() == [-3.5e-3, 0.6125]
     page = write_report(folder).read_text()
     assert "<h2>Faults</h2>" in page and all(f">{words}<" in page for words in ("612.500", "-3.500", "0.250"))
-    pq.write_table(table.drop_columns(["cost_s", "lasting_cost_s", "costs"]), folder / "faults.parquet")
+    pq.write_table(table.drop_columns(["cost_s", "lasting_cost_s", "costs", "jobs"]), folder / "faults.parquet")
     assert (
         open_run(folder).faults.cost_s.isna().all() and open_run(folder).faults.recovered_s.to_list() == [0.25e-3] * 2
     )

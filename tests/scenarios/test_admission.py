@@ -21,7 +21,7 @@ from scenarios.spec.admission import BROKEN
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import resolved, scenario_of
 from tests.conftest import PROJECT
-from tests.fakes.runs import answer
+from tests.fakes.runs import answer, ended
 from tests.guest import mixes
 from topologies.fabric.fabric import build_fabric
 
@@ -458,3 +458,18 @@ def test_a_transfer_stays_admitted_with_more_paths_and_many_messages_arrive_in_t
     )
     (point,) = json.loads(capsys.readouterr().out)["points"]
     assert [one["kept"] for one in point["transfers"]] == [True]
+
+
+def test_the_answer_tells_how_many_promises_are_kept_and_which_transfers_are_late(tmp_path):
+    """Kept is what arrives by its deadline in jobs.parquet. Without admission everything is sent at once over one link,
+    of which both halves arrive when all 60 MB have, after 48 ms."""
+    table = """[fabric]\nrouting = "{}"\n[conditions]\nwan_rate = "10 Gbit/s"\nintra_rate = "100 Gbit/s"
+[collective]\ncount = 2\nemulated = 1\n[run]\nmodes = ["base"]\n"""
+    jobs = """[[job]]\nname = "{}"\nkind = "transfer"\nranks = [{}]\nsize = "30 MB"\ndeadline = "{}"\n"""
+    both = jobs.format("soon", "0, 4", "40 ms") + jobs.format("later", "1, 5", "60 ms")
+    for routing, words in (("spray", "2 of 2 promises kept."), ("single", "1 of 2 in time; late: soon.")):
+        (tmp_path / f"{routing}.toml").write_text(table.format(routing) + both)
+        said, _ = ended(f"{routing}.toml", "--engine", "model", "--out", tmp_path / routing, cwd=tmp_path)
+        there_s = pd.read_parquet(tmp_path / routing / "jobs.parquet").groupby("job").completion_s.max()
+        in_time = int(there_s["soon"] <= 0.040) + int(there_s["later"] <= 0.060)
+        assert f"Of the transfers (timing model): {words}" in said and words.startswith(f"{in_time} of 2")

@@ -103,6 +103,23 @@ def test_options_and_columns_are_those_of_nccl_tests(capsys: pytest.CaptureFixtu
     assert [int(row[0]) for row in stepped[1:]] == [1 << 20, 2 << 20, 3 << 20]
 
 
+def test_every_output_tells_in_how_many_pieces_slots_are_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    """A chain of n GPUs passes k pieces on in (n - 1 + k - 1) / k times the time of the whole buffer on a link."""
+    asked = ["--kind", "broadcast", "--algorithms", "chain", "--modes", "base", "-b", "8 MB", "-e", "8 MB", *CONSTANT]
+    chosen = ["--set", 'collective.pieces="chosen"']
+    for options, known in (([], 1), (["--pieces", "4"], 4), (chosen, None)):
+        (line,) = printed(main, capsys, *asked, *options)
+        pieces = line["pieces"]
+        assert pieces == known if known else pieces > 8
+        assert line["predicted_s"] == pytest.approx((N - 1 + pieces - 1) / pieces * 8e6 / RATE, rel=0.05)
+        assert main([*asked, *options]) == main([*asked, *options, "--nccl"]) == 0
+        said = f"every slot is sent in {pieces} piece{'s' * (pieces > 1)}"
+        why = (
+            " (--pieces); run.py lets the timing model choose" if known else ", chosen by the timing model as in run.py"
+        )
+        assert capsys.readouterr().out.count(said + why) == 2
+
+
 @pytest.mark.parametrize(
     ("test", "root", "share", "crossing"),
     [

@@ -166,6 +166,28 @@ def test_a_message_takes_the_link_that_was_fastest_at_the_last_path_choice(late_
         assert one_s == pytest.approx(steps * step_ms / 1e3 + bits / rate_bps + 10e-6 + 2 * 700e-9, rel=1e-9)
 
 
+def test_choices_of_paths_within_collectives_are_counted_and_told(tmp_path: Path) -> None:
+    """Every 8 ms the link is chosen that is fastest then. Model and testbed have the same counts for each collective;
+    the table, --json, and the report have the sum over all."""
+    sets = (*LIVE, ONE, *SLOW, "conditions.every=4 ms", "conditions.interval=40 ms", "collective.count=3")
+    found = measured(tmp_path / "run", sets=sets, collectives=3, report=True)
+    conditions = conditions_of(scenario(*sets))
+    wan = [link.index for link in conditions.fabric.links if link.kind == "wan" and link.src.startswith("s0")]
+    rows = stored(tmp_path / "run")
+    assert conditions.timed is not None and {*rows.engine} == {"model", "emulation"}
+    for _, row in rows.iterrows():
+        chosen = conditions.timed.rows_from_start(row.collective, 200)[::2, wan].argmax(axis=1)
+        times = int(row.completion_s // 8e-3)
+        expected = times, int((np.diff(chosen[: times + 1]) != 0).sum())
+        assert (row.rerouted_within, row.moved_within) == expected and times > 5
+    for point in found["points"]:
+        sums = rows[rows.engine == point["engine"]][["rerouted_within", "moved_within"]].sum()
+        told = point["rerouted_within"], point["path_changes_within"]
+        assert told == (sums.rerouted_within, sums.moved_within) and told[0] > told[1] > 0
+        page = (tmp_path / "run/report.html").read_text()
+        assert f"within collectives {told[0]} times, paths {told[1]} times" in page
+
+
 def test_flows_move_to_new_paths_when_the_switches_of_their_senders_site_hear_of_them() -> None:
     """Site 0 is 7 ms from the controller and site 1 is 1 ms from it."""
     often = 'policy=[{name = "live", reroute = "every 20 ms"}]', "conditions.every=20 ms", "collective.count=1"

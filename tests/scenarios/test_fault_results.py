@@ -116,7 +116,7 @@ def test_a_stored_fault_without_a_predicted_cost_is_not_called_predicted():
     """Runs of earlier versions have "predicted" in both rows, and NaN for a cost that is not known."""
     row = {"engine": "model", "setting": 0, "mode": "base", "number": 1, "what": "link s0b0-s1b0 down"}
     row |= {"at_collective": 3, "outcome": "predicted", "detected_s": math.nan, "recovered_s": math.nan}
-    row |= {"cost_collectives": 0, "lasting_cost_s": math.nan, "costs": None, "collectives_lost": 0}
+    row |= {"cost_collectives": 0, "lasting_cost_s": math.nan, "costs": None, "jobs": None, "collectives_lost": 0}
     (both,) = faults_by_point([row | {"cost_s": 0.01}, row | {"cost_s": math.nan}]).values()
     assert [(one.outcome, one.cost_s) for one in both] == [("predicted", 0.01), ("not predicted", None)]
 
@@ -260,3 +260,82 @@ def test_rows_of_faults_are_in_the_order_of_points_and_not_of_their_ends(tmp_pat
     for mode in ("joint", "base"):
         files.record_faults("emulation", [FaultOutcome(setting=0, mode=mode, account=row)])
     assert pd.read_parquet(tmp_path / "run" / "faults.parquet")["mode"].to_list() == ["base", "joint"]
+
+
+JOBS = """[conditions]
+wan_rate = "40 Gbit/s"
+intra_rate = "100 Gbit/s"
+[collective]
+kind = "allreduce"
+count = 8
+[run]
+modes = ["base"]
+[[job]]
+name = "infer"
+ranks = [0, 4]
+size = "8 MB"
+[[job]]
+name = "train"
+ranks = [2, 3, 6, 7]
+size = "400 MB"
+"""
+SLOW = '[[fault]]\nat = "collective 5"\nwhat = "agent 0 slow 10x"\nfor = "2 collectives"\n'
+
+
+def test_each_job_of_the_rounds_has_its_own_cost(tmp_path):
+    """The slow agent is not the training's, so rounds are as long as before. What inference loses is the difference of
+    two runs in jobs.parquet, with the fault and without; the terminal, --json, the report and the figure tell it."""
+    took_s = {}
+    for name, text in (("struck", JOBS + SLOW), ("whole", JOBS)):
+        (tmp_path / f"{name}.toml").write_text(text)
+        said, _ = ended(f"{name}.toml", "--engine", "model", "--out", tmp_path / name, cwd=tmp_path)
+        jobs = pd.read_parquet(tmp_path / name / "jobs.parquet")
+        took_s[name] = said, jobs[jobs.collective.isin([5, 6])].groupby("job").completion_s.sum()
+    lost_s = took_s["struck"][1] - took_s["whole"][1]
+    assert lost_s["infer"] > 1e-3 and abs(lost_s["train"]) < 1e-9
+    cost_ms, said = f"{1e3 * lost_s['infer']:.4g} ms", took_s["struck"][0]
+    assert f"    base: predicted cost to the rounds about 0; to the jobs: infer {cost_ms}, train about 0\n" in said
+    assert "by how much the rounds that they hit, and each job in these, took longer" in said
+    (row,) = pd.read_parquet(tmp_path / "struck/faults.parquet").to_dict("records")
+    stored_s = {one["job"]: one["cost_s"] for one in row["jobs"]}
+    assert stored_s == pytest.approx(lost_s.to_dict(), abs=1e-12)
+    table = pd.read_csv(tmp_path / "struck/summary.csv")
+    assert table["fault.1.job.infer.cost_s"].item() == pytest.approx(lost_s["infer"], abs=1e-12)
+    found = answer(tmp_path / "json", "struck.toml", "--engine", "model")
+    (one,) = found["fault_costs"]
+    assert one["mean_job_costs_s"] == pytest.approx(lost_s.to_dict(), abs=1e-12)
+    for file in ("report.html", "figures/struck-over-time.svg"):
+        page = (tmp_path / "struck" / file).read_text()
+        assert f"infer {1e3 * lost_s['infer']:,.3f}" in page and "rounds" in page
+
+
+def test_a_measured_fault_that_delays_a_job_is_not_without_effect():
+    """The failed attempt of 7 ms is part of what each job lost."""
+    events = [
+        {"event": "injected", "at_ns": 0, "collective": 2, "fault": 0, "kind": "link down", "what": DOWN.what,
+         "cables": []},
+        {"event": "failed", "at_ns": 9, "collective": 3, "why": "lost", "lost": 1, "retransmitted_bytes": 0,
+         "spent_ns": 7_000_000},
+        {"event": "over", "at_ns": 10, "collective": 4, "fault": 0},
+        {"event": "ended", "at_ns": 11, "why": ""},
+    ]  # fmt: skip
+    rounds_s = dict.fromkeys(range(6), 1e-6)
+    jobs_s = {"infer": {**rounds_s, 2: 0.032}, "train": rounds_s}
+    (row,) = fault_outcomes(events, rounds_s, {}, jobs_s)
+    assert {one["job"]: one["cost_s"] for one in row["jobs"]} == pytest.approx({"infer": 0.039001, "train": 0.007002})
+    late = having(recovered_s=0.0, cost_s=2e-6, error_s=3e-6, jobs=(
+        {"job": "infer", "cost_s": 0.032, "error_s": 1e-6}, {"job": "train", "cost_s": -1e-6, "error_s": 1e-6},
+    ))  # fmt: skip
+    told = "cost to the rounds about 0; to the jobs: infer 32 ms, train about 0"
+    assert late.words.endswith(f": recovered within 1 us, {told}")
+    same = having(recovered_s=0.0, cost_s=2e-6, error_s=3e-6, jobs=late.jobs[1:] * 2)
+    assert same.words.partition(": ")[2].startswith("without effect on the time, ")
+
+
+def test_the_cost_to_a_job_may_be_off_as_far_as_its_own_predictions():
+    rows = pd.DataFrame({"collective": range(8), "predicted_s": 0.01, "completion_s": 0.0101, "undisturbed": True})
+    jobs = ({"job": "infer", "cost_s": 0.032},)
+    times_s = {"infer": (np.full(8, 0.0051), np.full(8, 0.005))}  # 2 % of 5 ms
+    link = (Fault(collective=3, kind="link down", lasts=2),)
+    (found,) = with_errors([having(at_collective=3, jobs=jobs)], link, rows, times_s)
+    assert found.jobs[0]["error_s"] == pytest.approx(2e-4) and found.error_s == pytest.approx(2e-4)

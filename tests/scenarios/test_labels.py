@@ -228,3 +228,22 @@ def test_the_answer_tells_how_the_mean_goes_along_a_quantity_but_not_along_seeds
 def test_the_objective_of_a_ring_is_told_where_a_mode_chooses_rings(modes, is_told):
     (config,) = scenario_of(f"[collective]\nring = 'slowest edge'\n[run]\nmodes = {[*modes]}\n").configurations()
     assert ("ring slowest edge" in config.label) is is_told
+
+
+def test_a_label_names_no_key_that_its_configuration_does_not_use():
+    """Those of tunnels have no effect where the routing has none, a hash seed none but for ECMP."""
+    values = {
+        **{"sweep.fabric.routing": ["single", "ecmp", "te"], "te.every": 3, "te.pieces": 8, "te.demand": "measured"},
+        **{"fabric.hash_seed": 7, "run.modes": ["base"]},
+    }
+    overrides = [Override(key, value, key) for key, value in values.items()]
+    labels = {dict(one.at)["fabric.routing"]: one.label for one in load_scenario("paper", overrides).configurations()}
+    assert {routing: "te every 3" in label for routing, label in labels.items()} == {
+        "single": False, "ecmp": False, "te": True,
+    }  # fmt: skip
+    assert [" te " in f" {labels[routing]} " for routing in ("single", "ecmp")] == [False, False]
+    assert {routing for routing, label in labels.items() if "hash seed 7" in label} == {"ecmp"}
+    assert "te pieces 8" in labels["te"] and "te demand measured" in labels["te"]
+    (routed,) = load_scenario("paper", [*overrides[1:], Override("fabric.routing", "te", "--set"),
+                                        Override("run.modes", ["wan"], "--modes")]).configurations()  # fmt: skip
+    assert "te every" not in routed.label  # a mode that chooses the paths itself

@@ -1,5 +1,6 @@
 """Progress on stderr during a run: correct numbers, no long silence, and the estimated time left."""
 
+import io
 import os
 import re
 import sys
@@ -8,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from analysis.figures import __main__ as drawing
 from analysis.model import compiled
@@ -68,10 +70,57 @@ def test_the_time_left_is_extrapolated_from_the_pace_since_the_run_began(clock):
     model.take(part(0, "base", np.ones(50), 50))
     assert model.time_left() == ", about 60 s left"
     assert re.fullmatch(r", about \d+ (s|min) left", emulation.time_left())  # estimated before anything is measured
-    clock(300.0)
-    assert model.time_left() == ", about 10 min left"
+    clock(50.0)
+    assert model.time_left() == ", about 40 s left"
+    clock(300.0)  # if the next batch of 50 ended now, the last one would take as long as each of both, 150 s
+    assert model.time_left() == ", about 2 min left"
     model.take(part(0, "wan", np.ones(100)))
     assert model.time_left() == ""
+
+
+@pytest.mark.parametrize(("lanes", "pace"), [(1, 1.0), (2, 3.0), (4, 0.5)])
+def test_the_time_left_is_that_of_points_beside_each_other(clock, lanes, pace):
+    """Twelve points whose start and collectives take `pace` times as long as is expected, `lanes` at a time: from the
+    first result on, the time left is that of a simulation of them."""
+    settings = scenario(collective__count=5, run__modes=["base", "wan", "joint"]).configurations() * 4
+    shown = Progress("emulation", settings, lanes=lanes)
+    work = next(iter(shown.points.values()))
+    events, free_s = [], [0.0] * lanes
+    for place, mode in shown.points:
+        lane = free_s.index(min(free_s))
+        begins_s = free_s[lane]
+        ends_s = [begins_s + pace * (work.start_work + (n + 1) * work.collective_work) for n in range(5)]
+        events.append((begins_s, place, mode, None))
+        events += [(end_s, place, mode, number) for number, end_s in enumerate(ends_s)]
+        free_s[lane] = ends_s[-1]
+    for now_s, place, mode, number in sorted(events, key=lambda event: event[:1]):
+        clock(now_s)
+        if number is None:
+            shown.note(Activity(setting=place, mode=mode, doing="the start of the testbed"))
+        else:
+            shown.take(part(place, mode, np.ones(1), number))
+            clock(now_s + 0.01)
+            left_s = shown._left_s(now_s + 0.01) or 0.0
+            assert left_s == pytest.approx(max(free_s) - now_s, rel=0.02, abs=0.2) or now_s < progress._MIN_PACE_S
+
+
+def test_the_models_line_on_a_terminal_moves_between_its_events(monkeypatch):
+    """The engine goes on only once the line has changed twice without an event."""
+    monkeypatch.setattr(progress, "_REFRESH_S", 0.05)
+    settings = scenario(collective__count=4, run__modes=["base"]).configurations()
+    terminal = io.StringIO()
+
+    def events():
+        until = time.monotonic() + 60
+        while len(set(re.findall(r"0 of 1 points, (\d+) s so far", terminal.getvalue()))) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield part(0, "base", np.ones(4))
+
+    shown = Progress("model", settings)
+    shown.begin()
+    list(progress._live(events(), shown, Console(file=terminal, force_terminal=True, width=100)))
+    assert "model: 1 of 1 points" in terminal.getvalue()
 
 
 def test_a_model_that_is_compiled_first_says_so_until_something_is_predicted(monkeypatch, tmp_path):

@@ -3,15 +3,18 @@
 import csv
 import html
 import json
+import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.results import load
 from scenarios.engines.model import Model
 from scenarios.spec.load import load_scenario
 from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
+from tests.fakes.runs import ended
 
 
 @pytest.fixture
@@ -81,6 +84,24 @@ def test_reconfiguration_times_are_stored_and_their_mean_is_shown_for_modes_that
     with Path("run/summary.csv").open() as file:
         found = [(row["mean_reconfigure_s"], row["reconfigurations"]) for row in csv.DictReader(file)]
     assert found == [("0.002", "1"), ("0.0015", "2")]
+
+
+def test_the_time_in_which_connections_open_is_told_where_it_is_noticeable(tmp_path):
+    """At 20 ms it is many times that of two small AllGathers; at 10 us, before large ones, it is not told."""
+    common = ("--gpus", 4, "--modes", "base,wan", "--engine", "emulation", "--collectives", 2)
+    said, _ = ended(*common, "--wan-delay", "20 ms", "--out", tmp_path / "far", cwd=tmp_path)
+    rows = pd.read_parquet(tmp_path / "far/collectives.parquet")
+    of_mode = rows.groupby("mode").agg(first_s=("reconfigure_s", "first"), total_s=("completion_s", "sum"))
+    worst = of_mode.loc[of_mode.first_s.idxmax()]
+    (line,) = (line for line in said.splitlines() if line.startswith("before collective 0 connections were opened"))
+    time_s, share = re.search(r": ([0-9.]+) ms of virtual time at most .*, ([0-9,.]+) % of", line).groups()
+    assert float(time_s) / 1e3 == pytest.approx(worst.first_s, rel=1e-3) and worst.first_s > 0.1
+    assert float(share) / 100 == pytest.approx(worst.first_s / worst.total_s, rel=2e-3)
+    assert line.endswith("which is in no time above") and line in (tmp_path / "far/report.html").read_text()
+    near, _ = ended(*common, "--chunk", "64 MB", "--no-report", "--out", tmp_path / "near", cwd=tmp_path)
+    rows = pd.read_parquet(tmp_path / "near/collectives.parquet")
+    assert rows.reconfigure_s.max() < 0.01 * rows.groupby("mode").completion_s.sum().min()
+    assert "connections were opened" not in near
 
 
 def test_the_lower_bound_depends_only_on_the_conditions_not_on_mode_engine_or_batch(emulate, capsys):

@@ -131,6 +131,21 @@ def test_a_policy_that_fails_in_the_model_leaves_other_modes_results_intact(tmp_
     assert found["mode"].to_list() == ["base"] * 20
 
 
+def test_a_policy_that_has_failed_in_the_model_is_not_measured(tmp_path):
+    """One sentence tells it; the other mode is measured."""
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return True, now.number < 2 or 1 / 0")
+    wanted = ("--modes", "base,mine", "--gpus", "4", "--collectives", "3", "--no-report", "--out", tmp_path / "run")
+    _, said = ended("--policy", "mine.py:mine", *wanted, cwd=tmp_path, status=1)
+    sentences = [line for line in said.splitlines() if "division by zero" in line and line.startswith("run.py: ")]
+    assert len(sentences) == 1 and sentences[0].startswith("run.py: failed: model, ") and "emulation, " in said
+    assert not re.search(r"emulation, [^;]*, mine: ", said)
+    found = rows(tmp_path / "run")
+    assert found.groupby("engine")["mode"].apply(set).to_dict() == {"model": {"base"}, "emulation": {"base"}}
+    alone = ("--modes", "mine", "--gpus", "4", "--collectives", "3", "--no-report", "--out", tmp_path / "alone")
+    _, said = ended("--policy", "mine.py:mine", *alone, cwd=tmp_path, status=1)
+    assert "emulation" not in said.replace("--engine emulation", "")
+
+
 def test_a_run_folder_keeps_its_policy_file_and_resumes_only_with_that_file(tmp_path):
     (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number % 2 == 0, False")
     wanted = ("--modes", "mine", "--collectives", "20", "--engine", "model")

@@ -208,7 +208,11 @@ def test_every_form_gives_the_trace_that_was_measured_and_what_was_assumed_is_to
     keys = [f"convert: {NEEDED}", "[fabric]", "border_routers = 1"] * (
         all(link in trace for link in LINKS) and "R1" not in trace
     )
-    assert err.splitlines() == [*(f"convert: {note}" for note in told), *keys]
+    lines = [line for line in err.splitlines() if not line.startswith("convert: no row names ")]
+    assert lines == [*(f"convert: {note}" for note in told), *keys]
+    links = {line.split(",")[1] for line in trace.splitlines()[1:]}
+    is_one_way = any(">".join(reversed(link.split(">"))) not in links for link in links)
+    assert len(err.splitlines()) - len(lines) == is_one_way
 
 
 @pytest.mark.parametrize(
@@ -317,6 +321,29 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(
     last = err.splitlines()[-1]
     assert named in last and any(words in last for words in ("allowed", "cannot be written", "within 1e9 s"))
     assert out == "" and (tmp_path / "a").read_bytes() == (content if isinstance(content, bytes) else content.encode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "values", "then"),
+    [
+        ("rates", "time,src,dst,rate", ["10 Gbit/s", "20 Gbit/s", "30 Gbit/s"], "a WAN that has it needs one"),
+        ("delays", "src,dst,delay", ["10 ms", "20 ms", "30 ms"], "the delay conditions.wan_delay in a run, 10 us"),
+    ],
+)
+def test_links_that_no_row_names_are_told(
+    kind: str, header: str, values: list[str], then: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three sites, one direction between A and B is named, and both between A and C; none between B and C."""
+    time, sites = "0," * (kind == "rates"), ["--site", "A=s0", "--site", "B=s1", "--site", "C=s2"]
+    ends = [("A", "B"), ("A", "C"), ("C", "A")]
+    rows = [f"{time}{src},{dst},{value}" for (src, dst), value in zip(ends, values, strict=True)]
+    assert converted(tmp_path, {"some.csv": "\n".join([header, *rows])}, "--as", kind, *sites) == 0
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if "no row names" in line)
+    assert told.startswith("convert: no row names s1b0>s0b0, s1b0>s2b0, s2b0>s1b0: ") and then in told
+    rows.append(f"{time}B,A,{values[0]}")
+    rows += [f"{time}{src},{dst},{values[0]}" for src, dst in (("B", "C"), ("C", "B"))]
+    assert converted(tmp_path, {"all.csv": "\n".join([header, *rows])}, "--as", kind, *sites) == 0
+    assert "no row names" not in capsys.readouterr().err
 
 
 def test_a_trace_that_cannot_be_written_to_its_end_leaves_no_file(tmp_path: Path) -> None:

@@ -97,6 +97,11 @@ class Trace:
         """The collectives of the trace's first passage in which a rate holds across a gap of its link's rows."""
         return frozenset(number for gap, _ in _gaps(self.times_ns) for number in gap.collectives(self.step_ns))
 
+    def in_gaps_of(self, count: int) -> set[int]:
+        """Return those of the first `count` collectives that are in gaps, in any passage."""
+        in_gaps = self.in_gaps
+        return {number for number in range(count) if number % self.length in in_gaps}
+
     @property
     def mean_bps(self) -> npt.NDArray[np.float64]:
         """Every link's time-average rate over the trace, [links] bit/s."""

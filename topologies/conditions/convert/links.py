@@ -9,6 +9,7 @@ from topologies.errors import did_you_mean, format_value, list_first
 _SITE = re.compile(r"s\d{1,4}", re.ASCII)
 _NODE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 _OF_SITE = re.compile(r"(s\d{1,4})[blpn]\d", re.ASCII)
+_GPU = re.compile(r"g\d{1,6}", re.ASCII)
 _OF_FABRIC = re.compile(r"s\d{1,4}[blpn]\d{1,4}|g\d{1,6}|R\d{1,4}", re.ASCII)
 
 
@@ -58,6 +59,11 @@ def is_within_site(link: str) -> bool:
     """Return whether both ends of a link belong to one site, where no WAN link is."""
     ends = [_OF_SITE.match(end) for end in link.split(">")]
     return None not in ends and len({end[1] for end in ends if end}) == 1
+
+
+def is_of_wan(link: str) -> bool:
+    """Return whether a link is neither within a site nor at a GPU."""
+    return not is_within_site(link) and not any(map(_GPU.fullmatch, link.split(">")))
 
 
 def _ends(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import pairwise
+from itertools import pairwise, permutations
 from statistics import median
 
 from topologies.conditions.clock import MAX_TIME_NS, Clock
-from topologies.conditions.convert.links import is_within_site, links_by_name, links_of
+from topologies.conditions.convert.links import is_of_wan, is_within_site, links_by_name, links_of
 from topologies.conditions.convert.readings import ConvertError, Reading, counted, has_unit, inferred_unit, quantity
 from topologies.conditions.link_overrides import MAX_ENTRIES
 from topologies.conditions.sampler import ConditionsSpec
@@ -18,6 +18,7 @@ from topologies.units import format_delay, format_rate
 
 _MAX_NAMED, _MAX_MISSING = 3, 12
 _USUAL_DELAY = format_delay(ConditionsSpec().wan_delay_s)
+_WITHOUT_DELAY = f"such a link has the delay conditions.wan_delay in a run, {_USUAL_DELAY} unless that is set"
 _UNMEASURED = {"", "-", "--", "n/a", "na", "null", "none"}
 
 
@@ -53,6 +54,7 @@ class Series:
         missing = [links_by_name(one, sites) for one in readings if one.value.casefold() in _UNMEASURED]
         unit = unit or self._inferred(measured)
         times = self._times(measured, time_unit) if kind == "rates" else [0] * len(measured)
+        self._without = {link for links in missing for link in links}
         to_itself = 0
         for one, time_ns in zip(measured, times, strict=True):
             links = links_of(one, sites)
@@ -77,11 +79,17 @@ class Series:
             count = f"{len(some):,} of {len(measured) + len(missing):,}"
             yield f"{count} values missing, of {_first_of(some)}: {holds}"
         if none := [links for links in missing if not any(link in self._values for link in links)]:
-            if self.kind == "rates":
-                then = "the trace has no rate of such a link"
-            else:
-                then = f"such a link has the delay conditions.wan_delay in a run, {_USUAL_DELAY} unless that is set"
+            then = "the trace has no rate of such a link" if self.kind == "rates" else _WITHOUT_DELAY
             yield f"no value for {_first_of(none)}: {then}"
+
+    def _unnamed(self, then: str) -> Iterator[str]:
+        """Yield the links between two of the measured nodes that no reading names, and what `then` holds for them."""
+        wan = [link.partition("#")[0] for link in self._values if is_of_wan(link)]
+        nodes = sorted({node for link in wan for node in link.split(">")})
+        named = {link.partition("#")[0] for link in (*self._values, *self._without)}
+        pairs = (f"{one}>{other}" for one, other in permutations(nodes, 2))
+        if unnamed := [pair for pair in pairs if pair not in named and not is_within_site(pair)]:
+            yield f"no row names {list_first(unnamed, _MAX_MISSING)}: {then}"
 
     def _inferred(self, measured: Sequence[Reading]) -> str:
         """Return the unit of values that name none, and tell it; "" if all name one."""
@@ -136,6 +144,8 @@ class Series:
             self.notes.append(f"{counted(down, 'rate')} of 0: the link is down then")
         if keys := wan_keys(self._values):
             self.notes.append(f"the scenario needs a WAN with these links and no others:\n{in_toml(keys)}")
+        else:
+            self.notes += self._unnamed("the trace has no rate of such a link, and a WAN that has it needs one")
         return "time,link,rate\n" + "".join(f"{_seconds(at)},{link},{rate}\n" for at, link, rate in sorted(rows))
 
     @staticmethod
@@ -155,6 +165,7 @@ class Series:
             self.notes.append(f"several delays of {list_first(several, _MAX_NAMED)}: the median is used")
         halves = "round trips: half of each is a link's delay" if is_round_trip else "one-way delays; --rtt halves them"
         self.notes.append(f"the values are taken as {halves}")
+        self.notes += self._unnamed(_WITHOUT_DELAY)
         lines = ["[conditions.links]"]
         for link, values in sorted(self._values.items()):
             delay_s = float(median(one.amount for one in values)) / (2 if is_round_trip else 1)
