@@ -175,3 +175,24 @@ def served(
         heapq.heapreplace(free_s, float(end_s[number]))
         first_s[number] = begin_s + serving.token_s - requests[number].arrival_s
     return Served(first_token_s=first_s, end_s=end_s)
+
+
+def loads(requests: Sequence[Request], serving: Serving, prefilled: Prefilled) -> dict[str, float]:
+    """Return how much of each resource requests ask for, by the time in which they arrive, as a share of what there is:
+    above 1, the times of requests grow with their number. Empty if all arrive at once."""
+    span_s = requests[-1].arrival_s - requests[0].arrival_s
+    inputs = {
+        where: sum(
+            request.input_tokens
+            for request, is_remote in zip(requests, prefilled.is_remote, strict=True)
+            if is_remote is where
+        )
+        for where in (False, True)
+    }
+    asked_s = {
+        "local servers": inputs[False] * serving.local_token_s / serving.local_servers,
+        "remote servers": inputs[True] * serving.remote_token_s / serving.remote_servers,
+        "the WAN": inputs[True] * serving.cache_bytes * 8 / serving.wan_bps,
+        "decoding": sum(request.output_tokens for request in requests) * serving.token_s / serving.slots,
+    }
+    return {name: asked / span_s for name, asked in asked_s.items() if span_s}

@@ -29,7 +29,7 @@ PAPERS: Mapping[str, str] = {
 COMMANDS: Mapping[str, str] = {
     "run.py fig4a, fig4b, fig5a, fig5b": "the paper of this testbed's collectives",
     "run.py authors": "its authors' own simulation",
-    "run.py geopipe": "GeoPipe's ring, its times and gains",
+    "run.py geopipe": "GeoPipe, arXiv 2510.12064: a pipeline that is cut between two sites",
     "run.py sizing": "Gherghescu et al., arXiv 2407.12819: tables 2 to 4",
 }
 """Papers that have a command of their own."""

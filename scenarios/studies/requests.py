@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 COMMAND = "run.py requests"
 _CONNECTIONS = 64
-_LATE = 0.05
-"""Share of the time of all arrivals after which requests that are still served are a sign of overload."""
+_AT_ONCE = "all requests arrive at once"
+_TELLING = 100
+"""So many requests tell that their times grow with their number."""
 _MOST_MEASURED, _MOST_REQUESTS = 1000, 10_000_000
 _COLUMNS = {
     "time": ("time", "timestamp", "arrival", "arrived_at"),
@@ -42,9 +43,9 @@ class Line:
     """A rule at a rate of the WAN (bit/s), with the share of requests that the remote site prefills.
 
     Percentiles of the time to the first token are in s, and requests are served a second until the last one ends.
-    It is overloaded if requests are still served long after the last one has arrived, so that times grow with their
-    number. `measured` is the number of requests whose caches were measured, and the errors are how far their first
-    tokens are from the predicted ones, as shares: the median and the largest, None if none was measured.
+    `busiest` is the resource of which the greatest share is asked for, and `load` that share, None if all requests
+    arrive at once. `measured` is the number of requests whose caches were measured, and the errors are how far their
+    first tokens are from the predicted ones, as shares: the median and the largest, None if none was measured.
     """
 
     rule: str
@@ -54,7 +55,8 @@ class Line:
     p90_s: float
     p99_s: float
     served_per_s: float
-    is_overloaded: bool
+    busiest: str
+    load: float | None
     measured: int
     error_median: float | None
     error_most: float | None
@@ -97,7 +99,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     check_range(options, 0, 2**63 - 1, "seed")
     check_range(options, 1, _MOST_MEASURED, "measured")
     rules, base = {name: rule_of(name) for name in listed("--rules", options.rules)}, _serving(options)
-    rates = [_rate(text) for text in listed("--wan-rates", options.wan_rates)]
+    rates = [*dict.fromkeys(_rate(text) for text in listed("--wan-rates", options.wan_rates))]
     requests = _requests(options)
     lines = list[Line]()
     for rate in rates:
@@ -113,6 +115,8 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         Column[Line]("p90 (s)", lambda line: f"{line.p90_s:,.3f}"),
         Column[Line]("p99 (s)", lambda line: f"{line.p99_s:,.3f}"),
         Column[Line]("requests/s", lambda line: f"{line.served_per_s:.2f}"),
+        Column[Line]("busiest", lambda line: line.busiest, left=True, why=_AT_ONCE),
+        Column[Line]("load", lambda line: "" if line.load is None else f"{line.load:.2f}", why=_AT_ONCE),
     ]
     if any(line.measured for line in lines):
         columns += [
@@ -120,9 +124,9 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
             Column[Line]("from predicted (%): median", lambda line: _percent(line.error_median), why="none is remote"),
             Column[Line]("most", lambda line: _percent(line.error_most), why="none is remote"),
         ]
-    title = f"{len(requests):,} requests, {options.local} + {options.remote} servers that prefill; predicted"
+    title = f"{len(requests):,} {'request' if len(requests) == 1 else 'requests'}, {options.local} + {options.remote} servers that prefill; predicted"
     return Answer(
-        tables=[Table(columns, lines, title=title, notes=["", *_sentences(lines)])],
+        tables=[Table(columns, lines, title=title, notes=["", *_sentences(lines, len(requests))])],
         as_json=[asdict(line) for line in lines],
         picture=lambda: _picture(lines, title),
     )
@@ -255,7 +259,7 @@ def _line(
 ) -> Line:
     import numpy as np
 
-    from analysis.model.serving import prefill, served
+    from analysis.model.serving import loads, prefill, served
 
     every = prefill(requests, serving, rule())
     of, errors = served(requests, serving, every), list[float]()
@@ -266,8 +270,7 @@ def _line(
         found = served(first, serving, prefilled, arrivals_s(first, serving, prefilled, seed=seed))
         errors = [*map(float, (found.first_token_s / predicted.first_token_s - 1)[list(prefilled.is_remote)])]
     p50, p90, p99 = map(float, np.percentile(of.first_token_s, (50, 90, 99)))
-    span_s, last_s = (until - requests[0].arrival_s for until in (requests[-1].arrival_s, float(of.end_s.max())))
-    decoding_s = serving.token_s * max(request.output_tokens for request in requests)
+    busiest, load = max(loads(requests, serving, every).items(), key=lambda item: item[1], default=("", None))
     return Line(
         rule=name,
         wan_bps=serving.wan_bps,
@@ -275,8 +278,9 @@ def _line(
         p50_s=p50,
         p90_s=p90,
         p99_s=p99,
-        served_per_s=len(requests) / last_s,
-        is_overloaded=last_s - decoding_s > (1 + _LATE) * span_s,
+        served_per_s=len(requests) / float(of.end_s.max() - requests[0].arrival_s),
+        busiest=busiest,
+        load=load,
         measured=len(errors),
         error_median=float(np.median(errors)) if errors else None,
         error_most=max(errors, key=abs) if errors else None,
@@ -307,8 +311,9 @@ def _scenario(serving: "Serving", values: Mapping[str, object], seed: int) -> "S
     return scenario("paper", common | dict(values))
 
 
-def _sentences(lines: Sequence[Line]) -> Iterator[str]:
-    """Yield, for each rate, the rule with the least 99th percentile, and by how much it is ahead."""
+def _sentences(lines: Sequence[Line], count: int) -> Iterator[str]:
+    """Yield, for each rate, the rule with the least 99th percentile, and by how much it is ahead; and what is
+    overloaded, if there are enough requests to tell."""
     for rate in dict.fromkeys(line.wan_bps for line in lines):
         ordered = sorted((line for line in lines if line.wan_bps == rate), key=lambda line: line.p99_s)
         if len(ordered) > 1:
@@ -317,9 +322,9 @@ def _sentences(lines: Sequence[Line]) -> Iterator[str]:
             ahead = f"{gain:.1f} % below {second.rule}" if gain >= 0.05 else f"the same as {second.rule}"
             within = f"99 of 100 first tokens come within {best.p99_s:,.3f} s with {best.rule}"
             yield f"At {rate / 1e9:g} Gbit/s, {within}, {ahead}."
-    late = [f"{line.rule} at {line.wan_bps / 1e9:g} Gbit/s" for line in lines if line.is_overloaded]
-    if late:
-        yield f"Requests come faster than they are served, so that times grow with their number: {', '.join(late)}."
+    full = [f"{one.rule} at {one.wan_bps / 1e9:g} Gbit/s ({one.busiest})" for one in lines if (one.load or 0) > 1]
+    if full and count >= _TELLING:
+        yield f"More is asked for than there is, so that times grow with the number of requests: {', '.join(full)}."
 
 
 def _percent(share: float | None) -> str:

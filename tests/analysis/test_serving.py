@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.model.serving import RULES, Offer, Request, Serving, poisson, prefill, served, transfers_s
+from analysis.model.serving import RULES, Offer, Request, Serving, loads, poisson, prefill, served, transfers_s
 
 ALONE = Serving(
     local_servers=1,
@@ -71,3 +71,12 @@ def test_a_rule_is_offered_what_would_come_true_and_the_cache_crosses_the_wan() 
     assert [offer.local_s for offer in offers] == pytest.approx([0.1, 0.2, 0.2])
     assert [offer.remote_s for offer in offers] == pytest.approx([0.87, 0.87, 1.67])
     assert [offer.wan_wait_s for offer in offers] == pytest.approx([0.0, 0.0, 0.75])
+
+
+def test_loads_are_what_is_asked_for_by_what_there_is() -> None:
+    serving = ALONE.__class__(**(vars(ALONE) | {"cache_bytes": 1e5, "slots": 4, "token_s": 0.02}))
+    requests = [Request(0.0, 1000, 10), Request(1.0, 3000, 20), Request(2.0, 1000, 30)]
+    of = loads(requests, serving, prefill(requests, serving, lambda offer: offer.input_tokens > 1000))
+    # 2,000 and 3,000 tokens of 0.1 ms, 300 MB at 1 Gbit/s, and 60 tokens of 20 ms in four slots; within 2 s.
+    expected = {"local servers": 0.1, "remote servers": 0.15, "the WAN": 1.2, "decoding": 0.15}
+    assert of == pytest.approx(expected)
