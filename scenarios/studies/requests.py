@@ -124,7 +124,8 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
             Column[Line]("from predicted (%): median", lambda line: _percent(line.error_median), why="none is remote"),
             Column[Line]("most", lambda line: _percent(line.error_most), why="none is remote"),
         ]
-    title = f"{len(requests):,} {'request' if len(requests) == 1 else 'requests'}, {options.local} + {options.remote} servers that prefill; predicted"
+    count = f"{len(requests):,} {'request' if len(requests) == 1 else 'requests'}"
+    title = f"{count}, {options.local} + {options.remote} servers that prefill; predicted"
     return Answer(
         tables=[Table(columns, lines, title=title, notes=["", *_sentences(lines, len(requests))])],
         as_json=[asdict(line) for line in lines],
