@@ -131,6 +131,7 @@ class Communicator:
         self._deadline_s, self._lead_ns = deadline_s, round(lead_s * 1e9)
         transport = transport or Transport()
         job = Job(
+            sites=[gpu.site for gpu in fabric.gpus],
             slot_bytes=workload.largest_slot_bytes,
             windows=most.windows,
             window_bytes=most.window_bytes,

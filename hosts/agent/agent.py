@@ -34,11 +34,13 @@ _READY = b"\1"  # the byte that a receiver sends once its window is open
 class Job:
     """The settings that all agents of a communicator share.
 
-    A slot of the buffer has `slot_bytes`. `windows`, `window_bytes` and `sums` are parameters of the payload. An epoch
-    uses one source port per channel, of which there are `channels`; `dscp` is the DSCP of each channel, or empty if
-    no channel has one. `deadline_s` is the longest wait for another GPU, and `token` is the run's token in hexadecimal.
+    `sites` are the sites of all GPUs, by rank. A slot of the buffer has `slot_bytes`. `windows`, `window_bytes` and
+    `sums` are parameters of the payload. An epoch uses one source port per channel, of which there are `channels`;
+    `dscp` is the DSCP of each channel, or empty if no channel has one. `deadline_s` is the longest wait for another
+    GPU, and `token` is the run's token in hexadecimal.
     """
 
+    sites: Sequence[int]
     slot_bytes: int
     windows: int
     window_bytes: int
@@ -74,7 +76,9 @@ class Agent:
         self._routes: list[str] = []
         transport.set_sysctls(job.transport, job.limits)
         transport.check_mtu(interface, mtu_bytes=job.transport.mtu_bytes)
-        self.listener = Listener(self._socket(PORT), token=bytes.fromhex(job.token), name=f"GPU {rank}")
+        self.listener = Listener(
+            self._socket(PORT, self._listening_control), token=bytes.fromhex(job.token), name=f"GPU {rank}"
+        )
 
     def abort(self) -> None:
         """Reset all connections (SO_LINGER 0), so that neither end keeps state, and remove their routes."""
@@ -83,7 +87,7 @@ class Agent:
             connection.close()
         self._outgoing, self._incoming = [], []
         for address in self._routes:
-            self._set_route(address, None, None)
+            self._set_route(address, None, None, None)
         self._routes = []
 
     def connect(
@@ -110,16 +114,18 @@ class Agent:
         transport.make_long_segments(always=rto_min_s is not None)
         if initial_segments is not None or rto_min_s is not None:
             # First: routes set later would make connections take the interface's segment size.
-            self._routes = list(dict.fromkeys(addresses[rank] for rank, _, _ in self._program.sends))
-            for address in self._routes:
-                self._set_route(address, initial_segments, rto_min_s)
+            for rank in dict.fromkeys(rank for rank, _, _ in self._program.sends):
+                self._routes.append(addresses[rank])
+                # The host's programs take these routes, too.
+                control = self._job.transport.congestion_control.of_route(crosses=self._crosses(rank))
+                self._set_route(addresses[rank], initial_segments, rto_min_s, control)
         for index, (rank, channel, _) in enumerate(self._program.sends):
             address = addresses[rank]
             if segments:
                 with closing(RtNetlink()) as kernel:
                     kernel.set_segment_bytes(self._interface, segments[index])
             port = source_port(channel, epoch=epoch, channels=self._job.channels)
-            connection = self._socket(port)
+            connection = self._socket(port, self._control(rank))
             transport.allow_lending(connection)
             self._outgoing.append(connection)
             if self._job.dscp:
@@ -139,8 +145,8 @@ class Agent:
         for peer in peers:
             if peer not in admitted:
                 raise AgentError(f"received nothing from GPU {peer[1]} within {deadline_s:g} s")
-        for connection in self._incoming:
-            self._tune(connection)
+        for (_, rank, _), connection in admitted.items():
+            self._tune(connection, self._control(rank))
             connection.sendall(_READY)
 
     def confirm(self) -> None:
@@ -195,19 +201,42 @@ class Agent:
         sleep_until(start_ns)
         return execution.run(now_ns())
 
-    def _set_route(self, address: str, initial_segments: int | None, rto_min_s: float | None) -> None:
+    def _set_route(
+        self, address: str, initial_segments: int | None, rto_min_s: float | None, control: str | None
+    ) -> None:
         with closing(RtNetlink()) as kernel:
-            kernel.set_route(self._interface, address, initial_segments=initial_segments, rto_min_s=rto_min_s)
+            kernel.set_route(
+                self._interface,
+                address,
+                initial_segments=initial_segments,
+                rto_min_s=rto_min_s,
+                congestion_control=control,
+            )
 
-    def _socket(self, port: int) -> socket.socket:
+    @property
+    def _listening_control(self) -> str:
+        """The congestion control of the listener. A connection uses ECN only if its listener does: dctcp's listener
+        accepts connections of all others, too."""
+        chosen = self._job.transport.congestion_control
+        return "dctcp" if chosen.heeds_marks else chosen.intra
+
+    def _control(self, rank: int) -> str:
+        """Return the congestion control of connections with a rank."""
+        return self._job.transport.congestion_control.of(crosses=self._crosses(rank))
+
+    def _crosses(self, rank: int) -> bool:
+        """Return whether connections with a rank cross to another site."""
+        return self._job.sites[rank] != self._job.sites[self._rank]
+
+    def _socket(self, port: int, algorithm: str) -> socket.socket:
         bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._tune(bound)
+        self._tune(bound, algorithm)
         bound.bind((self._address, port))
         return bound
 
-    def _tune(self, connection: socket.socket) -> None:
-        algorithm, wait_s = self._job.transport.congestion_control, self._job.deadline_s
+    def _tune(self, connection: socket.socket, algorithm: str) -> None:
+        wait_s = self._job.deadline_s
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
         except FileNotFoundError:

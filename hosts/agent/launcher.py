@@ -32,8 +32,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the communicator ends its agents itself
     request = json.load(sys.stdin)
     gpus, job_values = request["gpus"], request["job"]
-    settings, limits = transport.Transport(**job_values["transport"]), transport.Limits(**job_values["limits"])
-    job = Job(**job_values | {"transport": settings, "limits": limits})
+    chosen = transport.CongestionControl(**job_values["transport"].pop("congestion_control"))
+    settings = transport.Transport(**job_values["transport"], congestion_control=chosen)
+    job = Job(**job_values | {"transport": settings, "limits": transport.Limits(**job_values["limits"])})
     transport.lift_memory_limit()
     payload = _payload(job)
     controls = [socket.socket(fileno=gpu["control_fd"]) for gpu in gpus]

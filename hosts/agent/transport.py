@@ -33,19 +33,49 @@ _ROOM_BYTES = 500  # room for TCP's headers in a segment; less than a packet
 
 
 @dataclass(frozen=True, kw_only=True)
+class CongestionControl:
+    """The kernel's algorithms of connections within a site (`intra`) and between sites (`wan`)."""
+
+    intra: str = "cubic"
+    wan: str = "cubic"
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all connections have the same."""
+        return self.intra == self.wan
+
+    @property
+    def words(self) -> str:
+        """The algorithm in words: "cubic", or "dctcp within sites and bbr between them"."""
+        return self.intra if self.is_one else f"{self.intra} within sites and {self.wan} between them"
+
+    def of(self, *, crosses: bool) -> str:
+        """Return the algorithm of a connection that crosses from one site to another, or does not."""
+        return self.wan if crosses else self.intra
+
+    def of_route(self, *, crosses: bool) -> str | None:
+        """Return the algorithm that a route must name; None where it is that of the host, `intra`."""
+        return self.wan if crosses and not self.is_one else None
+
+    @property
+    def heeds_marks(self) -> bool:
+        """Whether some connections are sent by dctcp, which needs ECN's marks."""
+        return "dctcp" in (self.intra, self.wan)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transport:
     """The `[transport]` settings. With `line_rate` flows start at line rate; without it they begin in slow start.
 
-    `congestion_control` names an algorithm of the kernel. With `slow_start_after_idle` TCP resets its window between
-    collectives. `mtu_bytes` is the MTU that the GPUs' interfaces must have. `queue` is the queue of a link that flows
-    share: "fair" gives each an equal share, "fifo" serves them in order of arrival. A fifo queue holds `buffer_bytes`
-    of frames (None: unlimited) and ECN-marks frames that find more than `ecn_threshold_bytes` in it. A WAN link drops
-    the fraction `wan_loss` of all frames. TCP retransmits after a timeout of at least `rto_min_s` plus a round trip
-    (RFC 6298, with Linux's lower bound).
+    With `slow_start_after_idle` TCP resets its window between collectives. `mtu_bytes` is the MTU that the GPUs'
+    interfaces must have. `queue` is the queue of a link that flows share: "fair" gives each an equal share, "fifo"
+    serves them in order of arrival. A fifo queue holds `buffer_bytes` of frames (None: unlimited) and ECN-marks frames
+    that find more than `ecn_threshold_bytes` in it. A WAN link drops the fraction `wan_loss` of all frames. TCP
+    retransmits after a timeout of at least `rto_min_s` plus a round trip (RFC 6298, with Linux's lower bound).
     """
 
     line_rate: bool = True
-    congestion_control: str = "cubic"
+    congestion_control: CongestionControl = CongestionControl()
     slow_start_after_idle: bool = False
     mtu_bytes: int = 9000
     queue: str = "fair"
@@ -53,6 +83,12 @@ class Transport:
     ecn_threshold_bytes: int | None = None
     wan_loss: float = 0.0
     rto_min_s: float = 0.2
+
+    @property
+    def all_use_ecn(self) -> bool:
+        """Whether all connections ask for ECN. If only a part of them is of dctcp, that part does by itself, and others
+        do not: marks at a length that is meant for dctcp would slow them down."""
+        return self.ecn_threshold_bytes is not None and self.congestion_control.is_one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +199,7 @@ def set_sysctls(transport: Transport, limit: Limits) -> None:
         "tcp_slow_start_after_idle": "1" if transport.slow_start_after_idle else "0",
         "tcp_no_metrics_save": "1",  # old connections must not influence new ones
     }
-    if transport.ecn_threshold_bytes is not None:
+    if transport.all_use_ecn:
         values["tcp_ecn"] = "1"
     if transport.rto_min_s != Transport.rto_min_s:
         values["tcp_rto_min_us"] = str(round(transport.rto_min_s * 1e6))

@@ -1,4 +1,4 @@
-"""Runs the program of a scenario and returns what its rank 0 prints: papers that need TCP itself have programs."""
+"""Runs the program of a scenario and returns what its ranks print: papers that need TCP itself have programs."""
 
 import json
 import shlex
@@ -24,10 +24,18 @@ def program(name: str, *arguments: object) -> dict[str, object]:
 def printed(config: Scenario) -> Sequence[Any]:
     """Run the program of a scenario; return each line that rank 0 prints, as JSON. Raises VMError, and RunError if a
     rank fails."""
+    return printed_by_ranks(config)[0]
+
+
+def printed_by_ranks(config: Scenario) -> Sequence[Sequence[Any]]:
+    """Run the program of a scenario; return each line that each rank prints, as JSON. Raises VMError, and RunError if a
+    rank fails."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        state, why = session.run(config, folder=folder, shows=lambda rank, stream, output: None)
+        state, why = session.run(config, folder=folder, shows=lambda rank, stream, output: None, tells=False)
         result = session.result_of(config, state, why, 0.0)
         if problems := session.failures(result, config, folder):
             raise RunError(problems[0])
-        return [json.loads(line) for line in (folder / session.OUTPUT / "0.stdout").read_text().splitlines()]
+        paths = [folder / session.OUTPUT / f"{rank}.stdout" for rank in range(len(state.gpus))]
+        texts = [path.read_text() if path.exists() else "" for path in paths]
+        return [[json.loads(line) for line in text.splitlines()] for text in texts]

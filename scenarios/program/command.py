@@ -18,7 +18,7 @@ from scenarios.experiment.run_folder import RunFolder
 from scenarios.program import collective_results, script_steps, session
 from scenarios.program.session import COUNTED
 from scenarios.spec.keys import KEYS
-from scenarios.spec.labels import setting_of
+from scenarios.spec.labels import cell_text, setting_of
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.values import DELAY
 from scenarios.vm import VMError, VMUsageError
@@ -229,7 +229,7 @@ def _cell(key: str, value: Any) -> tuple[str, Any]:
     kind = KEYS[key].kind
     if isinstance(value, bool | int | float):
         return f"{key}_s" if kind.unit == DELAY.unit else key, value
-    return key, (key == "fabric.wan" and value.name) or str(kind.write(value))
+    return key, cell_text(key, value)
 
 
 def _end(files: RunFiles, results: Sequence[dict[str, Any]], notes: Sequence[str]) -> None:

@@ -221,9 +221,9 @@ class RunState:
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
-def run(config: Scenario, *, folder: Path, shows: Shows) -> tuple[RunState, str | None]:
+def run(config: Scenario, *, folder: Path, shows: Shows, tells: bool = True) -> tuple[RunState, str | None]:
     """Run the program of a configuration, with its files in a folder; return its state, and the reason if the run was
-    cut short, else None. `shows` is called with what the ranks print.
+    cut short, else None. `shows` is called with what the ranks print; if it `tells`, stderr shows the progress.
 
     Raises VMError if the VM cannot run, or fails before the ranks start.
     """
@@ -239,7 +239,7 @@ def run(config: Scenario, *, folder: Path, shows: Shows) -> tuple[RunState, str 
     memory_bytes = of_network + spec.memory_bytes + spec.files_bytes
     watchdog = ClockWatchdog(spec.patience_s, memory_bytes=memory_bytes)
     try:
-        with watched(partial(_watch, state, watchdog, began_s)) as on_start:
+        with watched(partial(_watch, state, watchdog, began_s, tells=tells)) as on_start:
             status = vm.run(
                 [sys.executable, "-m", "scenarios.program.guest", json.dumps(request)],
                 clock="wall" if config.run.is_real else "virtual",
@@ -268,16 +268,23 @@ def run(config: Scenario, *, folder: Path, shows: Shows) -> tuple[RunState, str 
 
 
 def _watch(
-    state: RunState, watchdog: ClockWatchdog, began_s: float, stop: Callable[[], None], over: threading.Event
+    state: RunState,
+    watchdog: ClockWatchdog,
+    began_s: float,
+    stop: Callable[[], None],
+    over: threading.Event,
+    *,
+    tells: bool,
 ) -> None:
-    """Show progress on stderr until `over` is set, and call `stop` to end the VM if its clock has stopped."""
-    console, due_s = Console(stderr=True), time.monotonic() + _REPORT_S
+    """Show progress on stderr, if it `tells`, until `over` is set; call `stop` to end the VM if its clock has
+    stopped."""
+    console, due_s = Console(stderr=True, quiet=not tells), time.monotonic() + _REPORT_S
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while not over.wait(_LOOK_S):
             now_s = time.monotonic()
             if live is not None:
                 live.update(progress_table(state, now_s - began_s), refresh=True)
-            elif now_s >= due_s:
+            elif tells and now_s >= due_s:
                 print(state.summary(now_s - began_s), file=sys.stderr, flush=True)
                 due_s = now_s + _REPORT_S
             if watchdog.look(state.virtual_ns, state.lines, began=state.began):

@@ -51,6 +51,16 @@ class SocketLimits:
     reordered_packets: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """TCP's settings of a host's route: the congestion window with which connections begin, in segments, the lower
+    bound of their timeout, and their congestion control; None for those of the host."""
+
+    initial_segments: int
+    timeout_s: float | None
+    congestion_control: str | None
+
+
 def socket_limits(held_bytes: float, transport: Transport, *, paths_change: bool = False) -> SocketLimits:
     """Return the limits for paths that hold up to `held_bytes`, a path's rate times its round trip.
 
@@ -144,41 +154,52 @@ def set_up_sockets(
         with inside(pid):
             for name, text in _sysctls(wanted, limits, is_lossless=testbed.is_lossless).items():
                 Path("/proc/sys/net/ipv4", name).write_text(text)
-        initial = {networks[site]: initial_segments(held[gpu.site, site], wanted) for site in range(len(networks))}
+        timeouts_s = [timeout for timeout in (timeout_s, testbed.rto_min_s) if timeout is not None]
+        to_sites = [
+            Route(
+                initial_segments=initial_segments(held[gpu.site, site], wanted),
+                timeout_s=max(timeouts_s, default=None),
+                congestion_control=wanted.congestion_control.of_route(crosses=site != gpu.site),
+            )
+            for site in range(len(networks))
+        ]
+        routes = dict(zip(networks, to_sites, strict=True))
         if testbed.config.jobs:  # whose agents have made routes to single hosts
             others = (other for other in fabric.gpus if other is not gpu)
-            initial |= {IPv4Network(other.ip): initial_segments(held[gpu.site, other.site], wanted) for other in others}
-        timeouts_s = [timeout for timeout in (timeout_s, testbed.rto_min_s) if timeout is not None]
-        longest_s = max(timeouts_s, default=None)
-        _set_routes(gpu.interface, pid, initial, longest_s)
+            routes |= {IPv4Network(other.ip): to_sites[other.site] for other in others}
+        _set_routes(gpu.interface, pid, routes)
         if testbed.platform.own_openvswitch:  # elsewhere the kernel is the machine's
-            _set_up_ipv6(gpu.ip, pid, initial, longest_s)
+            _set_up_ipv6(gpu.ip, pid, routes)
 
 
-def _set_up_ipv6(ipv4: str, pid: int, initial: Mapping[IPv4Network, int], timeout_s: float | None) -> None:
-    """Give a host IPv6, with the same initial congestion windows and timeout as over IPv4; raises OSError."""
+def _set_up_ipv6(ipv4: str, pid: int, routes: Mapping[IPv4Network, Route]) -> None:
+    """Give a host IPv6, with the same settings of routes as over IPv4; raises OSError."""
     with inside(pid), closing(Ipv6Netlink()) as netlink:
         if not netlink.has_tunnel:  # a prompt runs one program after another
             netlink.add_tunnel(ipv4, mtu_bytes=MTU_BYTES)
-        for network, segments in initial.items():
-            least_ms = None if timeout_s is None else ceil(timeout_s * 1e3)
-            netlink.set_route6(network_of(network), initial_segments=segments, rto_min_ms=least_ms)
+        for network, route in routes.items():
+            netlink.set_route6(
+                network_of(network),
+                initial_segments=route.initial_segments,
+                rto_min_ms=None if route.timeout_s is None else ceil(route.timeout_s * 1e3),
+                congestion_control=route.congestion_control,
+            )
 
 
-def _set_routes(interface: str, pid: int, initial: Mapping[IPv4Network, int], timeout_s: float | None) -> None:
-    """Set the initial congestion windows of a host, in segments, to each network, and the lower bound of TCP's timeout
-    if one is given; raises OSError.
+def _set_routes(interface: str, pid: int, routes: Mapping[IPv4Network, Route]) -> None:
+    """Set the routes of a host to each network; raises OSError.
 
     A host whose cable is down has no routes; they are set before its next program once the cable is up.
     """
     with netlink_of(pid) as netlink:
-        for network, segments in initial.items():
+        for network, route in routes.items():
             try:
                 netlink.set_route(
                     interface,
                     str(network.network_address),
-                    initial_segments=segments,
-                    rto_min_s=timeout_s,
+                    initial_segments=route.initial_segments,
+                    rto_min_s=route.timeout_s,
+                    congestion_control=route.congestion_control,
                     prefix_length=network.prefixlen,
                 )
             except OSError as error:
@@ -201,7 +222,7 @@ def _sysctls(transport: Transport, limits: SocketLimits, *, is_lossless: bool) -
         "tcp_rmem": " ".join(map(str, limits.receive)),
         "tcp_wmem": " ".join(map(str, limits.send)),
         "tcp_slow_start_after_idle": int(transport.slow_start_after_idle),
-        "tcp_congestion_control": transport.congestion_control,
+        "tcp_congestion_control": transport.congestion_control.intra,
         "tcp_no_metrics_save": 1,  # old connections must not influence new ones
         # TCP would hold a short message back until those before it are out of the machine (`tcp_should_autocork`),
         # which takes a network card some microseconds. Here packets are in one kernel until they arrive: a one-byte
@@ -211,7 +232,7 @@ def _sysctls(transport: Transport, limits: SocketLimits, *, is_lossless: bool) -
     }
     if is_lossless:
         values["tcp_reordering"] = limits.reordered_packets
-    if transport.ecn_threshold_bytes is not None:
+    if transport.all_use_ecn:
         values["tcp_ecn"] = 1
     if transport.rto_min_s != Transport.rto_min_s:
         values["tcp_rto_min_us"] = round(transport.rto_min_s * 1e6)

@@ -73,7 +73,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
                     *_check_emulated(config),
                     *te.check(config.te, config.fabric.routing),
                 ]
-        mistakes += [] if mistakes else _check_bests(scenario)
+        mistakes += [] if mistakes else [*_check_bests(scenario), *_check_crossings(configs)]
         for spec, struck, count in dict.fromkeys(
             (config.fabric, config.faults, config.collective.count) for config in configs
         ):
@@ -279,6 +279,15 @@ def _check_bests(scenario: Scenario) -> Iterator[Mistake]:
     if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.configurations()):
         text = "no best ring is known here; allowed: policy, or whole blocks around one ring that shares no link"
         yield Mistake("run.referees", text)
+
+
+def _check_crossings(configs: Sequence[Scenario]) -> Iterator[Mistake]:
+    """Check that a congestion control of connections between sites has some in at least one configuration."""
+    chosen = [config.transport.congestion_control for config in configs]
+    apart = [one for one in chosen if not one.is_one]
+    if apart and all(len(config.fabric.gpus_per_site) == 1 for config in configs):
+        text = f"{apart[0].words}, but fabric.gpus has one site; allowed: one name for all connections"
+        yield Mistake("transport.congestion_control", text)
 
 
 def _check_queue(config: Scenario) -> Iterator[Mistake]:

@@ -369,7 +369,7 @@ RULES = (
     Rule(
         ("transport.ecn_threshold",),
         "transport.congestion_control is not dctcp",
-        lambda config: config.transport.congestion_control == "dctcp",
+        lambda config: config.transport.congestion_control.heeds_marks,
         ("transport",),
     ),
 )

@@ -6,11 +6,12 @@ is read and written. The default of a key is the default of its field (`scenario
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from hosts.agent.transport import CongestionControl
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRACE, TRAINING
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, VALUE_BITS
 from hosts.embedding.ring import OBJECTIVES
@@ -37,7 +38,7 @@ from scenarios.spec.values import (
 from topologies import units
 from topologies.conditions import background_load, link_overrides
 from topologies.conditions.sampler import MAX_COEFFICIENT, MIN_EVERY_S, SAMPLERS
-from topologies.errors import format_value
+from topologies.errors import Mistake, SpecError, did_you_mean, format_value
 from topologies.fabric.fabric import (
     GRAINS,
     MAX_GPUS_PER_SITE,
@@ -100,6 +101,35 @@ def _read_ratios(given: list[object]) -> tuple[float, ...]:
     return tuple(map(_RATIO.read, given))
 
 
+def _read_control(given: str | dict[str, object]) -> CongestionControl:
+    """Read one name for all connections, or a table of one for each part; a part that is left out has the default."""
+    if isinstance(given, str):
+        return CongestionControl(intra=_ALGORITHM_OF_TCP.read(given), wan=_ALGORITHM_OF_TCP.read(given))
+    allowed, mistakes, values = ", ".join(_CROSSINGS), list[Mistake](), dict[str, Any]()
+    if not given:
+        raise ValueError(f"is empty; allowed: the keys {allowed}, at least one")
+    for part, name in given.items():
+        try:
+            if part not in _CROSSINGS:
+                hint = did_you_mean(part, _CROSSINGS)
+                raise ValueError(f"unknown part of a congestion control, allowed: {allowed}{hint}")
+            values[part] = _ALGORITHM_OF_TCP.read(name)
+        except ValueError as error:
+            mistakes.append(Mistake(f"transport.congestion_control.{part}", str(error)))
+    if mistakes:
+        raise SpecError(mistakes)
+    return CongestionControl(**values)
+
+
+_CROSSINGS = tuple(part.name for part in fields(CongestionControl))
+_ALGORITHM_OF_TCP = one_of("cubic", "reno", "bbr", "dctcp")
+_CONTROL = Kind(
+    f"{_ALGORITHM_OF_TCP.allowed}, or a table of one within sites (intra) and one between them (wan)",
+    (str, dict),
+    _read_control,
+    lambda control: control.intra if control.is_one else asdict(control),
+    is_object=True,
+)
 _TITLE = texts(f"1 to 64 {NAME_SIGNS}", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch)
 _FILE = texts(
     "the path of a CSV file of time, link and rate, in printable text", lambda text: text and text.isprintable(), Path
@@ -232,7 +262,7 @@ _LOAD = Kind(
 )
 _MOVES = texts('a pack with moving links, such as "satellites:FOLDER@0 s-200 s"', lambda text: text.isprintable())
 _POLICIES = _tables("policy", policy.read)
-_CONTROL, _QUEUE = one_of("cubic", "reno", "bbr", "dctcp"), one_of("fair", "fifo")
+_QUEUE = one_of("fair", "fifo")
 _DRAWN = SAMPLERS[:4]
 _GAUSSIAN, _MARKOV, _AR1, _TRACE = ("gaussian",), ("markov",), ("ar1",), ("trace",)
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value
 from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.jobs_in_words import JOINED, words_of
+from hosts.agent.transport import CongestionControl
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
 from scenarios.policies.knowledge import Knowledge
@@ -183,6 +184,13 @@ def value_words(key: str, value: Any) -> str:
     return key_words(key, value)
 
 
+def cell_text(key: str, value: Any) -> str:
+    """Return the text that tables have for a value of a swept key that is no plain number or text."""
+    if key == "fabric.wan" and value.name:
+        return str(value.name)
+    return value.words if isinstance(value, CongestionControl) else str(KEYS[key].kind.write(value))
+
+
 def key_words(key: str, value: Any) -> str:
     """Return a key with its value in words: "wan rate 40 Gbit/s"; a table has the words of its entries."""
     kind = KEYS[key].kind
@@ -195,6 +203,8 @@ def key_words(key: str, value: Any) -> str:
     if key == "collective.pieces" and value is None:
         return f"{name} chosen"
     written = None if value is None else kind.write(value)
+    if isinstance(value, CongestionControl):
+        written = value.words
     if key == "conditions.load":
         return "without load" if value is None else str(value.words)
     if key in ("conditions.trace", "collective.schedule") and value is not None:

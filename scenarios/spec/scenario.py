@@ -34,7 +34,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.key_rules import uses
 from scenarios.spec.keys import KEYS, OUTERMOST
-from scenarios.spec.labels import label_of
+from scenarios.spec.labels import cell_text, label_of
 from scenarios.spec.pieces import chosen_pieces, is_most_tried, remember
 from scenarios.spec.pieces import expect as expect_pieces
 from scenarios.spec.program import ProgramSpec
@@ -263,7 +263,7 @@ class Scenario:
         config = self
         if config.conditions.sampler != "trace":
             config = replace(config, conditions=replace(config.conditions, trace=None))
-        if config.transport.congestion_control != "dctcp":
+        if not config.transport.congestion_control.heeds_marks:
             config = replace(config, transport=replace(config.transport, ecn_threshold_bytes=None))
         return config if config.jobs or config.program.is_given else replace(config, classes=())
 
@@ -331,7 +331,7 @@ class Scenario:
             if key in (*OUTERMOST, "run.seed"):
                 continue
             is_plain = is_number and isinstance(value, bool | int | float | str)
-            cell = value if is_plain else (key == "fabric.wan" and value.name) or str(kind.write(value))
+            cell = value if is_plain else cell_text(key, value)
             columns[f"{key}_s" if is_number and kind.unit == DELAY.unit else key] = cell
         return columns
 

@@ -24,6 +24,7 @@ PAPERS: Mapping[str, str] = {
     "diloco": "scenarios.papers.diloco",
     "long-haul": "scenarios.papers.long_haul",
     "prefill": "scenarios.papers.prefill",
+    "uno": "scenarios.papers.uno",
 }
 """The module of each paper."""
 COMMANDS: Mapping[str, str] = {
@@ -64,9 +65,11 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         return _list()
     chosen = paper(options.paper)
     repeated = chosen.repeat(Settings(measures=options.engine == "both", jobs=options.jobs, seed=options.seed), show)
+    if options.figure is not None and repeated.picture is None:
+        raise ValueError(f"--figure: {options.paper} has a figure of what was measured alone; allowed: --engine both")
     head = "\n".join([f"{chosen.reference}: {chosen.result}", *(f"Assumed: {one}" for one in chosen.assumed)])
     return Answer(
-        tables=[head, *repeated.tables, claims_table(repeated.claims)],
+        tables=[head, *repeated.tables, *([claims_table(repeated.claims)] if repeated.claims else [])],
         as_json={
             **{"paper": chosen.reference, "result": chosen.result, "assumed": list(chosen.assumed)},
             "lines": list(repeated.lines),

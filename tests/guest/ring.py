@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hosts.agent.transport import Transport
+from hosts.agent.transport import CongestionControl, Transport
 from hosts.collectives.kinds import Workload, workload
 from hosts.communicator import CollectiveError, Communicator, Flip
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -101,6 +101,23 @@ def routes(pids: list[int]) -> list[list[str]]:
     return [shown(pid, "ip", "route") for pid in pids]
 
 
+def controls(
+    fabric: Fabric, pids: list[int], *, intra: str, wan: str, ring: list[int]
+) -> list[tuple[str, str, list[str]]]:
+    """Connect a ring with these congestion controls; return both addresses of each end of a connection, and what ss
+    tells of it."""
+    transport = Transport(congestion_control=CongestionControl(intra=intra, wan=wan))
+    with Communicator(fabric, host_pids=pids, workload=allgather(fabric, 1000), transport=transport) as communicator:
+        communicator.connect(ring)
+        communicator.run()
+        lines = [line for pid in pids for line in shown(pid, "ss", "-Htino", "state", "established")]
+    found = []
+    for ends, told in zip(lines[::2], lines[1::2], strict=True):
+        local, remote = (word.rpartition(":")[0] for word in ends.split()[2:4])
+        found.append((local, remote, told.split()))
+    return found
+
+
 def allgather(fabric: Fabric, chunk_bytes: int) -> Workload:
     """Return the ring AllGather with chunks of this size."""
     size_bytes = chunk_bytes * len(fabric.gpus)
@@ -181,7 +198,7 @@ def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, a
 
 def refusals(fabric: Fabric, pids: list[int]) -> Any:
     """Return the errors for a process id that does not exist, a wrong MTU, and an unknown congestion control."""
-    wrong = Transport(mtu_bytes=1500), Transport(congestion_control="pigeon")
+    wrong = Transport(mtu_bytes=1500), Transport(congestion_control=CongestionControl(intra="pigeon"))
     errors = []
     for transport, host_pids in ((Transport(), [*pids[:-1], 999_999]), (wrong[0], pids), (wrong[1], pids)):
         try:

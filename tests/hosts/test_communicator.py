@@ -53,6 +53,8 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "killed at once": ("failure", {"rank": 3, "signal_number": signal.SIGKILL, "after_s": 0}),
     "stopped": ("failure", {"rank": 2, "signal_number": signal.SIGSTOP, "after_s": 0.2}),
     "refusals": ("refusals", {}),
+    "dctcp, bbr": ("controls", {"ring": RANK_ORDER, "intra": "dctcp", "wan": "bbr"}),
+    "cubic, dctcp": ("controls", {"ring": RANK_ORDER, "intra": "cubic", "wan": "dctcp"}),
 }
 
 
@@ -174,6 +176,21 @@ def test_the_error_names_an_agent_that_cannot_start_and_the_reason(report: Any) 
     assert "GPU 7" in no_host and "999999" in no_host
     assert "GPU 0" in mtu and "g0-eth0" in mtu and "9000" in mtu and "1500" in mtu
     assert "GPU 0" in congestion and "'pigeon'" in congestion
+
+
+@pytest.mark.parametrize("intra,wan", [("dctcp", "bbr"), ("cubic", "dctcp")])
+def test_both_ends_of_each_connection_have_the_congestion_control_of_its_crossing(
+    report: Any, intra: str, wan: str
+) -> None:
+    """As ss tells it. Connections use ECN if they are dctcp's, and no others do."""
+    site = {gpu.ip: gpu.site for gpu in FABRIC.gpus}
+    ends = report[f"{intra}, {wan}"]
+    assert len(ends) == 2 * 8
+    for local, remote, words in ends:
+        wanted = intra if site[local] == site[remote] else wan
+        assert [word for word in words if word in ("cubic", "reno", "bbr", "dctcp")] == [wanted]
+        assert ("ecn" in words) is (wanted == "dctcp")
+    assert sum(site[local] != site[remote] for local, remote, _ in ends) == 2 * 2
 
 
 @pytest.mark.parametrize("ring", [[0, 1, 2], [*range(7), 6], [*range(8), 0]])

@@ -46,6 +46,10 @@ TABLE = {"kind": "transfer", "ranks": [0, 4], "deadline": "1 s"}
         ({"collective.pieces": 2, "collective.kind": "broadcast"}, {"collective.kind": "broadcast"}),
         ({"fabric.routing": "ecmp"}, {"fabric.routing": "spray"}),
         ({**FIFO, "transport.congestion_control": "bbr"}, {**FIFO, "transport.congestion_control": "cubic"}),
+        (
+            {**FIFO, "transport.congestion_control": {"wan": "bbr"}},
+            {**FIFO, "transport.congestion_control": {"intra": "bbr"}},
+        ),
         ({"run.seed": 2}, {"run.seed": 3}),
         ({"fault": [{"at": "collective 3", "what": "link s0b0-s1b0 down"}]}, {}),
         ({"job": [TABLE | {"size": "1 MB"}]}, {"job": [TABLE | {"size": "2 MB"}]}),

@@ -57,6 +57,10 @@ def test_the_list_has_every_paper_with_its_reference() -> None:
     [
         (["dilocco"], 'run.py papers: unknown paper "dilocco"; allowed: '),
         (["--figure", "x"], "run.py papers: --figure: no paper is named; allowed: with the name of a paper"),
+        (
+            ["uno", "--engine", "model", "--figure", "x"],
+            "run.py papers: --figure: uno has a figure",
+        ),
         (["diloco", "--jobs", "0"], "run.py papers: --jobs"),
     ],
 )

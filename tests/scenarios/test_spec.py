@@ -99,6 +99,8 @@ TEXTS = [
     '[[fault]]\nat = "40 ms into collective 12"\nwhat = "agent 3 killed"\n'
     '[[fault]]\nat = "collective 1"\nwhat = "link s0b0-s1b0 loss 1 %"\nfor = "1 collective"',
     '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"\ncongestion_control = "dctcp"\necn_threshold = "65 kB"',
+    '[transport]\ncongestion_control = { intra = "reno", wan = "bbr" }',
+    '[sweep]\n"transport.congestion_control" = ["bbr", { wan = "bbr" }, { intra = "dctcp", wan = "cubic" }]',
     '[transport]\nqueue = "fifo"\n[sweep]\n"fabric.buffer" = ["9014 B", "64 KiB", "2 GB"]',
     '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"\n[sweep]\n"fabric.wan_loss" = [0, 1e-9, 0.1]',
     'name = "a-b_c.d"\n[run]\nmodes = ["joint"]\nseed = 9223372036854775807',
@@ -240,6 +242,22 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
             '[transport]\nqueue = "fifo"\ncongestion_control = "dctcp"\necn_threshold = "65 kB"',
             "transport.ecn_threshold",
             "65 kB is not below the 65 kB of fabric.buffer; allowed: a threshold below",
+        ),
+        (
+            '[transport]\ncongestion_control = { intra = "dctpc" }',
+            "transport.congestion_control.intra",
+            '"dctpc" is not known; allowed: cubic, reno, bbr, dctcp (did you mean dctcp?)',
+        ),
+        (
+            '[transport.congestion_control]\nwam = "bbr"',
+            "transport.congestion_control.wam",
+            "unknown part of a congestion control, allowed: intra, wan (did you mean wan?)",
+        ),
+        ("[transport.congestion_control]", "transport.congestion_control", "is empty; allowed: the keys intra, wan"),
+        (
+            '[fabric]\ngpus = [4]\n[transport]\ncongestion_control = { wan = "bbr" }',
+            "transport.congestion_control",
+            "cubic within sites and bbr between them, but fabric.gpus has one site; allowed: one name",
         ),
         ("[fabric]\nwan_loss = 1e-5", "fabric.wan_loss", "1e-05 needs a fabric.buffer; allowed: both or 0"),
         ("[fabric]\nwan_loss = 1e-10", "fabric.wan_loss", "too small; allowed: 0, or a number from 1e-09 to 0.1"),

@@ -192,6 +192,10 @@ def test_a_key_that_only_some_configurations_of_a_sweep_use_is_not_told_and_chan
     ecn = "[fabric]\nbuffer='1 MB'\n[transport]\nqueue='fifo'\necn_threshold='65 kB'\n"
     cubic, dctcp = load(f"{ecn}[sweep]\n'transport.congestion_control'=['cubic', 'dctcp']").configurations()
     assert (cubic.transport.ecn_threshold_bytes, dctcp.transport.ecn_threshold_bytes) == (None, 65_000)
+    crossings = "{intra='reno', wan='dctcp'}, {intra='dctcp'}, {wan='bbr'}"  # a part of dctcp is enough
+    swept = load(f"{ecn}[sweep]\n'transport.congestion_control'=[{crossings}]")
+    found = [one.transport.ecn_threshold_bytes for one in swept.configurations()]
+    assert found == [65_000, 65_000, None] and swept.notes == ()
     swept = load(f"{A}[sweep]\njob=[[], [{{class='a'}}]]")
     assert [len(one.classes) for one in swept.configurations()] == [0, 1] and swept.notes == ()
     beside = load(f"{A}[program]\ncommand='true'")  # whose packets may have its DSCP

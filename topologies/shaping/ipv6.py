@@ -11,7 +11,14 @@ from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 
 from topologies.fabric.ipv6 import PREFIX, address_of
-from topologies.shaping.netlink import REQUEST_ACK, REQUEST_CREATE, REQUEST_REPLACE, RtNetlink, attribute
+from topologies.shaping.netlink import (
+    REQUEST_ACK,
+    REQUEST_CREATE,
+    REQUEST_REPLACE,
+    RtNetlink,
+    attribute,
+    route_metrics,
+)
 
 INTERFACE = "ip6"
 """The name of the interface with a host's IPv6 address."""
@@ -26,7 +33,6 @@ _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_INFO_KIND, _IFLA_INFO_DATA = 3, 4
 _LOCAL, _TUNNEL_TTL, _TUNNEL_TOS, _6RD_PREFIX, _6RD_PREFIX_LENGTH = 2, 4, 5, 11, 13  # IFLA_IPTUN_* of linux/if_tunnel.h
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 2
 _RTA_DST, _RTA_OIF, _RTA_METRICS = 1, 4, 8
-_RTAX_LOCK, _RTAX_INITCWND, _RTAX_RTO_MIN = 1, 11, 13
 _MAIN, _STATIC, _UNIVERSE, _UNICAST = 254, 4, 0, 1
 
 
@@ -59,17 +65,15 @@ class Ipv6Netlink(RtNetlink):
         body += attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)
         self._request(_RTM_NEWADDR, REQUEST_REPLACE, body, f"the address {address_of(ipv4)} is refused")
 
-    def set_route6(self, network: IPv6Network, *, initial_segments: int, rto_min_ms: int | None) -> None:
+    def set_route6(
+        self, network: IPv6Network, *, initial_segments: int, rto_min_ms: int | None, congestion_control: str | None
+    ) -> None:
         """Set the route to a network, with the initial congestion window and, if given, the least timeout of TCP over
-        it; raises OSError."""
-        metrics = {_RTAX_INITCWND: initial_segments}
-        if rto_min_ms is not None:  # TCP heeds this metric only if it is locked
-            metrics |= {_RTAX_LOCK: 1 << _RTAX_RTO_MIN, _RTAX_RTO_MIN: rto_min_ms}
+        it and its congestion control; raises OSError."""
         body = _RTMSG.pack(socket.AF_INET6, network.prefixlen, 0, 0, _MAIN, _STATIC, _UNIVERSE, _UNICAST, 0)
         body += attribute(_RTA_DST, network.network_address.packed)
         body += attribute(_RTA_OIF, struct.pack("=I", socket.if_nametoindex(INTERFACE)))
-        values = (attribute(metric, struct.pack("=I", value)) for metric, value in metrics.items())
-        body += attribute(_RTA_METRICS, b"".join(values))
+        body += attribute(_RTA_METRICS, route_metrics(initial_segments, rto_min_ms, congestion_control))
         self._request(_RTM_NEWROUTE, REQUEST_REPLACE, body, f"the route to {network} cannot be set")
 
     def _request(self, kind: int, flags: int, body: bytes, failure: str) -> None:

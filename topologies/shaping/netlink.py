@@ -27,7 +27,7 @@ _RTM_NEWLINK, _RTM_DELLINK, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_INFO_
 _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 36, 37, 38, 40, 42
 _RTM_NEWNEIGH, _NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 28, 1, 2, 0x80
 _RTM_NEWROUTE, _RTM_DELROUTE, _RTA_DST, _RTA_OIF, _RTA_METRICS = 24, 25, 1, 4, 8
-_RTAX_LOCK, _RTAX_INITCWND, _RTAX_RTO_MIN = 1, 11, 13
+_RTAX_LOCK, _RTAX_INITCWND, _RTAX_RTO_MIN, _RTAX_CC_ALGO = 1, 11, 13, 16
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST = 254, 4, 253, 1
 _NDMSG, _IFINFOMSG, _TCMSG = struct.Struct("=BxxxiHBB"), struct.Struct("=BxHiII"), struct.Struct("=BxxxiIII")
 _IFF_UP = 1
@@ -200,23 +200,22 @@ class RtNetlink(_Socket):
         *,
         initial_segments: int | None,
         rto_min_s: float | None = None,
+        congestion_control: str | None = None,
         prefix_length: int = 32,
     ) -> None:
         """Set the route over an interface to an IPv4 address or network, with this initial congestion window in
-        segments and this lower bound of TCP's retransmission timeout, in whole ms; it replaces the namespace's.
+        segments, this lower bound of TCP's retransmission timeout, in whole ms, and this congestion control; it
+        replaces the namespace's.
 
-        Without either the route is deleted. Raises OSError.
+        Without any of them the route is deleted. Raises OSError.
         """
         head = (socket.AF_INET, prefix_length, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST, 0)
         body = struct.pack("=8BI", *head) + attribute(_RTA_DST, socket.inet_aton(address))
         body += attribute(_RTA_OIF, struct.pack("=I", socket.if_nametoindex(interface)))
         kind, flags = _RTM_DELROUTE, REQUEST_ACK
-        metrics = {} if initial_segments is None else {_RTAX_INITCWND: initial_segments}
-        if rto_min_s is not None:  # TCP heeds this metric only if it is locked
-            metrics |= {_RTAX_LOCK: 1 << _RTAX_RTO_MIN, _RTAX_RTO_MIN: math.ceil(rto_min_s * 1e3)}
-        if metrics:
+        least_ms = None if rto_min_s is None else math.ceil(rto_min_s * 1e3)
+        if values := route_metrics(initial_segments, least_ms, congestion_control):
             kind, flags = _RTM_NEWROUTE, REQUEST_REPLACE
-            values = b"".join(attribute(metric, struct.pack("=I", value)) for metric, value in metrics.items())
             body += attribute(_RTA_METRICS, values)
         ((code, _),) = self._send(kind, flags, [body])
         if code:
@@ -352,6 +351,17 @@ def attributes(data: bytes) -> dict[int, bytes]:
         length, kind = _ATTRIBUTE.unpack_from(data)
         values[kind & 0x3FFF] = data[_ATTRIBUTE.size : length]
         data = data[(length + 3) & ~3 :]
+    return values
+
+
+def route_metrics(initial_segments: int | None, rto_min_ms: int | None, congestion_control: str | None) -> bytes:
+    """Encode TCP's settings of a route, of which each may be None."""
+    metrics = {} if initial_segments is None else {_RTAX_INITCWND: initial_segments}
+    if rto_min_ms is not None:  # TCP heeds this metric only if it is locked
+        metrics |= {_RTAX_LOCK: 1 << _RTAX_RTO_MIN, _RTAX_RTO_MIN: rto_min_ms}
+    values = b"".join(attribute(metric, struct.pack("=I", value)) for metric, value in metrics.items())
+    if congestion_control is not None:  # unlocked: a program may choose another on a connection
+        values += attribute(_RTAX_CC_ALGO, congestion_control.encode() + b"\0")
     return values
 
 
