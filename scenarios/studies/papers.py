@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from scenarios.papers.paper import Paper
 
 COMMAND = "run.py papers"
-PAPERS: Mapping[str, str] = {"diloco": "scenarios.papers.diloco"}
+PAPERS: Mapping[str, str] = {
+    "diloco": "scenarios.papers.diloco",
+    "followup": "scenarios.papers.followup",
+    "placement": "scenarios.papers.placement",
+}
 """The module of each paper."""
 COMMANDS: Mapping[str, str] = {
     "run.py fig4a, fig4b, fig5a, fig5b": "the paper of this testbed's collectives",
