@@ -225,7 +225,7 @@ def check_arguments(arguments: list[str]) -> None:
             assert ".py" not in word or list(PROJECT.glob(word)), f"there is no {word}"
     elif arguments == ["scenarios/run.py", "--doctor"]:
         return
-    elif arguments[0] == "scenarios/run.py" and arguments[1:2] not in (["authors"], ["diloco"], ["sizing"]):
+    elif arguments[0] == "scenarios/run.py" and arguments[1:2] not in (["authors"], ["diloco"], ["papers"], ["sizing"]):
         # Another test may have made the folder of --out.
         words = [re.sub(r"^results/fig4a$", "results/new", word) for word in arguments[1:] if word != "--cli"]
         assert experiment.run([*words, "--dry-run"]) == 0
