@@ -40,6 +40,15 @@ class NotInstalledError(ImportError):
     """OR-Tools is not installed; the message has the command that installs it."""
 
 
+def solver_module() -> Any:
+    """Return OR-Tools' module of CP-SAT; raises NotInstalledError."""
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        raise NotInstalledError("OR-Tools is not installed: .venv/bin/pip install 'longhaul[optimum]'") from None
+    return cp_model
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuPath:
     """A path from one GPU to another: the indices of its links, its rate (the lowest of theirs) and its delay."""
@@ -206,11 +215,8 @@ class _Problem:
         bits: float,
         least_s: float,
     ) -> None:
-        try:
-            from ortools.sat.python import cp_model
-        except ImportError:
-            raise NotInstalledError("OR-Tools is not installed: .venv/bin/pip install 'longhaul[optimum]'") from None
-        self._cp, self._model = cp_model, cp_model.CpModel()
+        self._cp = solver_module()
+        self._model = self._cp.CpModel()
         self._blocks, self._paths, self._rates_bps = blocks, paths, rates_bps
         self._tick_s = _end_s(first) / _TICKS
         self._lasts = [int(bits / path.rate_bps / self._tick_s) for path in paths]

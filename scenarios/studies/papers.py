@@ -22,7 +22,9 @@ COMMAND = "run.py papers"
 PAPERS: Mapping[str, str] = {
     "atlas": "scenarios.papers.atlas",
     "diloco": "scenarios.papers.diloco",
+    "followup": "scenarios.papers.followup",
     "long-haul": "scenarios.papers.long_haul",
+    "placement": "scenarios.papers.placement",
     "prefill": "scenarios.papers.prefill",
     "uno": "scenarios.papers.uno",
 }
