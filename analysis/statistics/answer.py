@@ -373,8 +373,9 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
         return f" at all {total}" if 1 < total == len(group) else _where(group, total, more)
 
     parts = [
-        f"{best} cannot be told from {list_all(_all(group, lambda one: one.loose))}{at(group)}"
+        f"{best} cannot be told from {', and from '.join(f'{list_all(names)}{at(those)}' for names, those in alike)}"
         for best, group in by_best.items()
+        for alike in [_by_contests(group, lambda one: one.loose)]
     ]
     if len(parts) > _MAX_NAMES:
         parts = [f"the best cannot be told from another one{at(loose)}"]
@@ -459,15 +460,27 @@ def _doubts(group: Sequence[Verdict]) -> str:
     if not doubtful:
         return ""
     names = list(dict.fromkeys(name for _, name in doubtful))
-    where = _where([one for one in group if _doubtful(one)], len(group))
-    told = [f"{name}{_at_gain(doubtful[0][0], name) if len(group) == 1 else ''}" for name in names]
+    told = []
+    for alike, at in _by_contests(group, _doubtful):
+        words = [f"{name}{_at_gain(group[0], name) if len(group) == 1 else ''}" for name in alike]
+        told.append(f"{list_all(words)}{_where(at, len(group))}")
     if len(group) == 1 and group[0].below is None and names == [group[0].next] and not _longer(group):
         told = ["it"]
     # Where the margin has no interval, it has said why.
     has_margin = all(one.below is not None and not one.below.why for one, _ in doubtful)
     whys = dict.fromkeys(one.unsure[name] for one, name in doubtful if has_margin and name in one.unsure)
     reason = f" ({'; '.join(whys)})" if whys else ""
-    return f", but cannot be told from {list_all(told)}{where}{reason}"
+    return f", but cannot be told from {', and from '.join(told)}{reason}"
+
+
+def _by_contests(
+    group: Sequence[Verdict], names_of: Callable[[Verdict], Sequence[str]]
+) -> list[tuple[list[str], list[Verdict]]]:
+    """Return the names that these contests have, those of the same contests together, with these contests."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name in _all(group, names_of):
+        alike.setdefault(tuple(at for at, one in enumerate(group) if name in names_of(one)), []).append(name)
+    return [(names, [group[at] for at in contests]) for contests, names in alike.items()]
 
 
 def _doubtful(verdict: Verdict) -> tuple[str, ...]:

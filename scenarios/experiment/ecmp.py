@@ -126,7 +126,7 @@ def why_none(gain: Interval) -> str:
     """Return why a gain has no interval; a table of more collectives, or of means, may have intervals."""
     if gain.why != FEW_BLOCKS:
         return gain.why
-    return f"these are {gain.blocks:.0f} independent blocks of collectives, and this gain needs {MIN_UNEVEN_BLOCKS}"
+    return f"these are {int(gain.blocks)} independent blocks of collectives, and this gain needs {MIN_UNEVEN_BLOCKS}"
 
 
 def _outcome(groups: Sequence[Sequence[EcmpGain]]) -> str:

@@ -64,6 +64,12 @@ HEADER = "time,source,destination,throughput_mbps"
 FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
     # files, options, the trace, and what is told
     "a unit in the header": ({"a.csv": with_header(HEADER)}, [], TRACE, [DOWN]),
+    "a unit in the header that --unit does not change": (
+        {"a.csv": with_header(HEADER)},
+        ["--unit", "Gbit/s"],
+        TRACE,
+        ["--unit Gbit/s does not hold for 4 values with a unit of their own", DOWN],
+    ),
     "in brackets": ({"a.csv": with_header("t,from,to,rate (Mbit/s)")}, [], TRACE, [DOWN]),
     "in square ones": ({"a.csv": with_header("t,src,dst,bandwidth [Mbps]")}, [], TRACE, [DOWN]),
     "named": ({"a.csv": with_header("time,source,destination,value")}, ["--unit", "Mbit/s"], TRACE, [DOWN]),

@@ -52,6 +52,8 @@ class Series:
         self._values: dict[str, list[_Value]] = {}
         measured = [one for one in readings if one.value.casefold() not in _UNMEASURED]
         missing = [links_by_name(one, sites) for one in readings if one.value.casefold() in _UNMEASURED]
+        if unit and (own := [one for one in measured if has_unit(one)]):
+            self.notes.append(f"--unit {unit} does not hold for {counted(len(own), 'value')} with a unit of their own")
         unit = unit or self._inferred(measured)
         times = self._times(measured, time_unit) if kind == "rates" else [0] * len(measured)
         self._without = {link for links in missing for link in links}
