@@ -40,7 +40,7 @@ from scenarios.experiment.point_results import (
     transfer_fields,
 )
 from scenarios.experiment.results_table import bounds_of, share, table_of
-from scenarios.spec.admission import UNADMITTED
+from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.text_table import aligned
 from topologies.errors import SpecError, list_first
@@ -115,6 +115,8 @@ def promises_sentence(results: Sequence[ConfigResult]) -> str:
         parts.append(f"{len(outcomes) - len(missed):,} of {len(outcomes):,} {what}{late}")
     if refused:
         parts.append(f"refused: {list_first([*refused], _MOST_MISSED)}")
+    if False in told:
+        parts.append(f'none is promised, as only fabric.routing = "{ADMITTING_ROUTING}" admits transfers')
     how = " (measured)" if measured else " (timing model)"
     return f"Of the transfers{how}: {'; '.join(parts)}." if parts else ""
 

@@ -471,9 +471,10 @@ def test_a_difference_that_many_comparisons_may_show_by_chance_is_told():
 def test_each_rival_that_the_best_cannot_be_told_from_is_told_with_its_own_configurations():
     """wan is near joint at ages 2 and 4, base at 4 alone."""
     cases = [
-        ([age(1)], {"base": noisy(1, 1), "wan": noisy(0.9, 2), "joint": noisy(0.7, 3)}),
-        ([age(2)], {"base": noisy(1, 4), "wan": noisy(0.805, 5), "joint": noisy(0.8, 6)}),
-        ([age(4)], {"base": noisy(1.006, 7), "wan": noisy(1.006, 8), "joint": noisy(1, 9)}),
+        ([age(1)], {"base": noisy(1, 81), "wan": noisy(0.9, 82), "joint": noisy(0.7, 83)}),
+        ([age(2)], {"base": noisy(1, 84), "wan": noisy(0.803, 85), "joint": noisy(0.8, 86)}),
+        ([age(4)], {"base": noisy(1.003, 87), "wan": noisy(1.001, 88), "joint": noisy(1, 89)}),
+        ([age(8)], {"base": noisy(1.003, 97), "wan": noisy(1.001, 98), "joint": noisy(1, 99)}),
     ]
     first, second = (age(number).words for number in (2, 4))
     assert f"cannot be told from wan at {first} and {second}, and from base at {second}" in said(cases)

@@ -467,7 +467,10 @@ def test_the_answer_tells_how_many_promises_are_kept_and_which_transfers_are_lat
 [collective]\ncount = 2\nemulated = 1\n[run]\nmodes = ["base"]\n"""
     jobs = """[[job]]\nname = "{}"\nkind = "transfer"\nranks = [{}]\nsize = "30 MB"\ndeadline = "{}"\n"""
     both = jobs.format("soon", "0, 4", "40 ms") + jobs.format("later", "1, 5", "60 ms")
-    for routing, words in (("spray", "2 of 2 promises kept."), ("single", "1 of 2 in time; late: soon.")):
+    for routing, words in (
+        ("spray", "2 of 2 promises kept."),
+        ("single", "1 of 2 in time; late: soon; none is promised,"),
+    ):
         (tmp_path / f"{routing}.toml").write_text(table.format(routing) + both)
         said, _ = ended(f"{routing}.toml", "--engine", "model", "--out", tmp_path / routing, cwd=tmp_path)
         there_s = pd.read_parquet(tmp_path / routing / "jobs.parquet").groupby("job").completion_s.max()
