@@ -33,6 +33,9 @@ _TELLING = 100
 """So many requests tell that their times grow with their number."""
 _MOST_MEASURED, _MOST_REQUESTS = 1000, 10_000_000
 _MOST_S = 1e12
+_LONGEST_S = 900.0  # of what is measured: ranks are ended after 1000 s
+_NOTABLE = 0.05
+"""A difference from a predicted time, as a share, that is told."""
 _COLUMNS = {
     "time": ("time", "timestamp", "arrival", "arrived_at"),
     "input tokens": ("input", "input_tokens", "contexttokens", "context_tokens", "num_prefill_tokens", "input_length"),
@@ -134,6 +137,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         tables=[Table(columns, lines, title=title, notes=["", *_sentences(lines, len(requests))])],
         as_json=[asdict(line) for line in lines],
         picture=lambda: _picture(lines, title),
+        problems=[*_warnings(lines)],
     )
 
 
@@ -325,11 +329,17 @@ def _line(
 def arrivals_s(
     requests: "Sequence[Request]", serving: "Serving", prefilled: "Prefilled", *, seed: int
 ) -> dict[int, float]:
-    """Measure: return when the cache of each request that is prefilled remotely was in the local site, s."""
-    from analysis.model.serving import remote_caches
+    """Measure: return when the cache of each request that is prefilled remotely was in the local site, s. Raises
+    ValueError if the last one is there later than can be measured."""
+    from analysis.model.serving import remote_caches, transfers_s
     from scenarios.papers.rank_programs import printed, program
 
     caches = sorted(remote_caches(requests, serving, prefilled), key=lambda cache: cache[1])
+    _, begin_s, sizes = zip(*caches, strict=True)
+    last_s = max(transfers_s(begin_s, sizes, rate_bps=serving.wan_bps, delay_s=serving.wan_delay_s))
+    if last_s > _LONGEST_S:
+        what = f"the last of {len(requests)} requests' caches is there after {last_s:,.0f} s"
+        raise ValueError(f"--measured: {what}; allowed: up to {_LONGEST_S:,.0f} s, so measure fewer requests")
     words = [f"{round(ready_s * 1e6)}:{max(1, round(size))}" for _, ready_s, size in caches]
     took_s = printed(_scenario(serving, program("caches", _CONNECTIONS, *words), seed))
     return {number: ready_s + took for (number, ready_s, _), took in zip(caches, took_s, strict=True)}
@@ -360,6 +370,14 @@ def _sentences(lines: Sequence[Line], count: int) -> Iterator[str]:
     full = [f"{one.rule} at {one.wan_bps / 1e9:g} Gbit/s ({one.busiest})" for one in lines if (one.load or 0) > 1]
     if full and count >= _TELLING:
         yield f"More is asked for than there is, so that times grow with the number of requests: {', '.join(full)}."
+
+
+def _warnings(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield a sentence for each line whose measured times are not the predicted ones."""
+    for line in lines:
+        if line.error_most is not None and abs(line.error_most) > _NOTABLE:
+            far = f"times to first token are up to {100 * line.error_most:+,.0f} % from the predicted ones"
+            yield f"WARNING: {line.rule} at {line.wan_bps / 1e9:g} Gbit/s: measured {far}, which do not hold there"
 
 
 def _percent(share: float | None) -> str:

@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from analysis.model.serving import RULES, Serving, poisson, prefill, served
-from scenarios.studies.requests import arrivals_s, read
+from scenarios.studies.requests import Line, _warnings, arrivals_s, read
 
 PROJECT = Path(__file__).resolve().parents[2]
 RULE = """
@@ -153,6 +154,34 @@ def test_a_wrong_trace_is_told_with_its_line(text: str, sentence: str, tmp_path:
     with pytest.raises(ValueError) as error:
         read(path)
     assert sentence in str(error.value)
+
+
+def test_what_cannot_be_measured_in_time_is_told_before_a_vm_starts(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("time,input,output\n0,10,10\n1200,15,10\n")
+    chosen = ["--trace", str(path), "--rules", "remote", "--engine", "both", "--measured"]
+    ended = requests(*chosen, "2")
+    sentence = "--measured: the last of 2 requests' caches is there after 1,200 s; allowed: up to 900 s"
+    assert ended.returncode == 2 and sentence in ended.stderr, ended.stderr
+
+
+def test_measured_times_that_are_not_the_predicted_ones_are_told() -> None:
+    line = Line(
+        rule="remote",
+        wan_bps=10e9,
+        remote=1.0,
+        p50_s=1.0,
+        p90_s=1.0,
+        p99_s=1.0,
+        served_per_s=1.0,
+        busiest="",
+        load=None,
+        measured=3,
+        error_median=0.0,
+        error_most=-0.04,
+    )
+    (told,) = _warnings([line, replace(line, error_most=1.5), replace(line, error_most=None)])
+    assert told.startswith("WARNING: remote at 10 Gbit/s: measured times to first token are up to +150 % from")
 
 
 def test_first_tokens_are_those_of_caches_that_crossed_the_testbed_s_wan() -> None:
