@@ -29,18 +29,19 @@ class Bar(NamedTuple):
 
 
 def picture(bars: Sequence[Bar], *, name: str, y: str, title: str = "", note: str = "") -> Picture:
-    """Draw these bars, at least one; `y` is the title of the axis, with its unit. Predicted bars are paler, and `note`
-    is below the legend."""
+    """Draw these bars, at least one; `y` is the title of the axis, with its unit. Predicted bars are paler. The
+    `note` tells more of them, and which are predicted if all or none are."""
     groups = list(dict.fromkeys(bar.group for bar in bars))
     styles = _styles(list(dict.fromkeys(bar.name for bar in bars)))
     places = {one: place for place, one in enumerate(styles)}
     width = 1 / (len(styles) + 1)
+    has_measured, has_both = any(bar.measured for bar in bars), len({bar.measured for bar in bars}) > 1
     with canvas(max(_LEAST, _BESIDE + _BAR * len(groups) * (len(styles) + 1)), 3.6) as figure:
         axes = figure.subplots()
         for bar in bars:
             x = groups.index(bar.group) + (places[bar.name] - (len(styles) - 1) / 2) * width
             style = styles[bar.name]
-            colour = style.colour if bar.measured else paler(style.colour)
+            colour = _colour(style, measured=bar.measured)
             axes.bar(x, bar.y, width, color=colour, hatch=style.hatch, edgecolor=INK, linewidth=0.6)
             axes.vlines(x, bar.low, bar.high, color=INK, linewidth=1.2)
         room = int(_BAR * (len(styles) + 1) / _CHARACTER)
@@ -48,10 +49,11 @@ def picture(bars: Sequence[Bar], *, name: str, y: str, title: str = "", note: st
         axes.set_ylabel(y)
         heading(figure, title)
         patches = [
-            Patch(facecolor=style.colour, hatch=style.hatch, edgecolor=INK, label=style.label)
-            for style in styles.values()
+            # A bar called as a mode need not choose what that mode does, which the style's label tells.
+            Patch(facecolor=_colour(style, measured=has_measured), hatch=style.hatch, edgecolor=INK, label=one)
+            for one, style in styles.items()
         ]
-        legend(figure, patches, "\n".join(filter(None, [_sides(bars), note])))
+        legend(figure, patches, "\n".join(filter(None, ["paler: predicted" * has_both, note])))
     caption = f"{y}{title and f': {title}'}."
     return Picture(name=name, caption=caption, figure=figure, data=csv_text(bar._asdict() for bar in bars))
 
@@ -62,6 +64,5 @@ def _styles(names: Sequence[str]) -> dict[str, ModeStyle]:
     return value_styles(names)
 
 
-def _sides(bars: Sequence[Bar]) -> str:
-    kinds = {bar.measured for bar in bars}
-    return "paler: predicted" if len(kinds) > 1 else "measured" if True in kinds else "predicted"
+def _colour(style: ModeStyle, *, measured: bool) -> str:
+    return style.colour if measured else paler(style.colour)

@@ -6,6 +6,7 @@ decide what is drawn.
 
 import csv
 import io
+import math
 import os
 import sys
 import textwrap
@@ -26,7 +27,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import LogFormatterMathtext, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.figures.style import INK, SETTINGS
 from analysis.results.writer import atomic_replacement
@@ -36,6 +37,7 @@ _LEGEND_ROWS = 2  # of a legend, and as many lines of its note, for which figure
 _LEGEND_ROW, _NOTE_LINE = 0.17, 0.12  # inches of each further one
 _SURELY_FREE = 0.5  # of a column's width: a shorter title has room
 _MARGIN = 2  # pixels between a title and the figure's edge
+_RAISED = {ord(plain): raised for plain, raised in zip("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", strict=True)}
 _SAMPLE, _CHARACTER = 0.55, 0.066  # inches of a legend's sample with its margins, and of a character of its labels
 
 ON_WHITE: Mapping[str, Any] = MappingProxyType(
@@ -224,8 +226,13 @@ def log_ticks(axis: Axis) -> None:
     Call it when everything is drawn: labels below 0.01 are long, so that there is no room for three in a decade."""
     is_small = axis.get_data_interval()[0] < 0.01
     axis.set_major_locator(LogLocator() if is_small else LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(LogFormatterMathtext() if is_small else "{x:,.10g}")
+    axis.set_major_formatter(_power_of_ten if is_small else "{x:,.10g}")
     axis.set_minor_formatter(NullFormatter())
+
+
+def _power_of_ten(value: float, _place: object) -> str:
+    """Return a label such as 10⁻⁵, without mathtext, which figures do not interpret (`style`)."""
+    return "10" + str(round(math.log10(value))).translate(_RAISED)
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:

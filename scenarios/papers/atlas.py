@@ -77,9 +77,8 @@ def allreduce_s(round_trip_s: float, connections: int) -> float:
 
 def _repeat(settings: Settings, show: Show) -> Repeated:
     found = dict[tuple[int, float, int], tuple[float, float]]()
-    for number, ((ms, loss), counts) in enumerate(MEASURED.items() if settings.measures else ()):
-        show(f"{number} of {len(MEASURED)} round trips and losses are measured")
-        found |= {(ms, loss, count): one for count, one in measured(ms, loss, counts, settings.seed)}
+    if settings.measures:
+        found |= measured(MEASURED, settings.seed, jobs=settings.jobs, show=show)
     lines = [
         _line(ms, loss, count, found.get((ms, loss, count)))
         for loss in LOSSES
@@ -118,16 +117,31 @@ def _line(ms: int, loss: float, connections: int, found: tuple[float, float] | N
     )
 
 
-def measured(ms: int, loss: float, counts: Sequence[int], seed: int) -> Iterator[tuple[int, tuple[float, float]]]:
-    """Measure: yield numbers of connections with the throughput (bit/s) and time of the AllReduce (s)."""
-    from scenarios.papers.rank_programs import printed, program
+def measured(
+    points: Mapping[tuple[int, float], Sequence[int]], seed: int, *, jobs: int, show: Show
+) -> Iterator[tuple[tuple[int, float, int], tuple[float, float]]]:
+    """Measure numbers of connections by round trip (ms) and loss, `jobs` VMs at a time: yield round trip, loss and
+    number, with the throughput (bit/s) and the time of the AllReduce (s)."""
+    from scenarios.papers.rank_programs import each_printed
+
+    places = [*points.items()]
+    show(f"0 of {len(places)} round trips and losses are measured")
+    configs = [_configuration(*place, counts, seed) for place, counts in places]
+    for ended, (number, (lines, *_)) in enumerate(each_printed(configs, jobs=jobs), 1):
+        show(f"{ended} of {len(places)} round trips and losses are measured")
+        place, counts = places[number]
+        for count, line in zip(counts, lines, strict=True):
+            yield (*place, count), (line["bps"], line["allreduce_s"])
+
+
+def _configuration(ms: int, loss: float, counts: Sequence[int], seed: int) -> "Scenario":
+    from scenarios.papers.rank_programs import program
 
     # A window opens within some round trips; a connection that loses needs several times between two losses.
     warm_s, counted_s = (20.0, 20.0) if loss else (max(0.25, 12 * ms / 1e3), 5 * ms / 1e3)
     cases = [f"{count}:{warm_s:g}:{counted_s:g}" for count in counts]
     values = program("parallel_connections", RECEIVE_BUFFER, ALLREDUCE_BYTES, *cases)
-    lines = printed(_scenario(ms, loss, values, seed))
-    yield from zip(counts, ((line["bps"], line["allreduce_s"]) for line in lines), strict=True)
+    return _scenario(ms, loss, values, seed)
 
 
 def _scenario(ms: int, loss: float, values: Mapping[str, object], seed: int) -> "Scenario":

@@ -320,12 +320,13 @@ def _picture(lines: Sequence[Line]) -> "Picture":
             Bar(f"{line.series}, {line.degree}, measured", name, 1e3 * value_s, measured=True)
             for name, value_s in line.measured_s.items()
         ]
-    note = f"predicted: {_COUNT:,} collectives, WAN delay {_DELAYS[-1]}; measured: {_MEASURED_RANGE} of them"
+    note = f"predicted: {_COUNT:,} collectives, WAN delay {_DELAYS[-1]}"
+    note += f"; measured: {_MEASURED_RANGE} of them" if any(line.measured_s for line in lines) else ""
     return picture(bars, name="followup", y="mean time of an AllGather (ms)", note=note)
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
+    return f"{round(100 * share, 1) + 0.0:.1f}"  # not -0.0
 
 
 PAPER = Paper(

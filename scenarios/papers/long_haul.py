@@ -37,6 +37,9 @@ MEASURED = ((10, 1e-3), (50, 0.0), (50, 1e-4), (50, 1e-3), (50, 1e-2))
 """The round trips (ms) and losses that are measured, with each scheme."""
 COUNT = 20
 
+Point = tuple[str, int, float]
+"""A scheme, a round trip (ms) and a share of lost frames."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
@@ -104,11 +107,12 @@ def _each_s() -> float:
 
 
 def _repeat(settings: Settings, show: Show) -> Repeated:
-    measured = dict[tuple[str, int, float], tuple[float, float]]()
+    measured = dict[Point, tuple[float, float]]()
     points = [(scheme, *point) for point in MEASURED for scheme in (TCP, REPEAT, CODE)] if settings.measures else []
-    for number, point in enumerate(points):
-        show(f"{number} of {len(points)} points are measured")
-        measured[point] = mean_and_error(times_s(*point, seed=settings.seed))
+    show(f"0 of {len(points)} points are measured")
+    for point, times in times_s(points, seed=settings.seed, jobs=settings.jobs):
+        measured[point] = mean_and_error(times)
+        show(f"{len(measured)} of {len(points)} points are measured")
     lines = [
         _line(scheme, ms, loss, measured.get((scheme, ms, loss)))
         for ms in ROUND_TRIPS_MS
@@ -142,18 +146,26 @@ def _line(scheme: str, ms: int, loss: float, found: tuple[float, float] | None) 
     return Line(scheme=scheme, round_trip_ms=ms, loss=loss, predicted_s=predicted, measured_s=mean_s, error_s=error_s)
 
 
-def times_s(scheme: str, ms: int, loss: float, *, seed: int, count: int = COUNT) -> list[float]:
-    """Measure: return the times of AllReduces with a scheme, a round trip and a share of lost frames."""
+def times_s(
+    points: Sequence[Point], *, seed: int, jobs: int, count: int = COUNT
+) -> Iterator[tuple[Point, list[float]]]:
+    """Measure: yield each point with the times of its AllReduces. `jobs` programs run at a time, and then TCP's points
+    one after another."""
     from scenarios.api import run
-    from scenarios.papers.rank_programs import printed, program
+    from scenarios.papers.rank_programs import each_printed, program
 
-    if scheme == TCP:
-        values: dict[str, object] = {"collective.kind": "allreduce", "collective.pieces": 1, "collective.count": count}
-        values |= {"collective.size": f"{2 * CHUNKS * PAYLOAD} B", "collective.emulated": count}
-        rows = run(_scenario(ms, loss, seed, values), "emulation", progress=lambda done, points: None)
-        return [*map(float, rows["completion_s"])]
-    values = program(PROGRAMS[scheme], CHUNKS, count, ms / 1e3)
-    return [*map(float, printed(_scenario(ms, loss, seed, values)))]
+    programs = [point for point in points if point[0] != TCP]
+    configs = [
+        _scenario(ms, loss, seed, program(PROGRAMS[scheme], CHUNKS, count, ms / 1e3)) for scheme, ms, loss in programs
+    ]
+    for number, (printed, *_) in each_printed(configs, jobs=jobs):
+        yield programs[number], [*map(float, printed)]
+    values: dict[str, object] = {"collective.kind": "allreduce", "collective.pieces": 1, "collective.count": count}
+    values |= {"collective.size": f"{2 * CHUNKS * PAYLOAD} B", "collective.emulated": count}
+    for point in points:
+        if point[0] == TCP:
+            rows = run(_scenario(*point[1:], seed, values), "emulation", progress=lambda done, points: None)
+            yield point, [*map(float, rows["completion_s"])]
 
 
 def _scenario(ms: int, loss: float, seed: int, values: Mapping[str, object]) -> "Scenario":

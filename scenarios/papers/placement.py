@@ -381,7 +381,7 @@ def _picture(lines: Sequence[Line]) -> "Picture":
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
+    return f"{round(100 * share, 1) + 0.0:.1f}"  # not -0.0
 
 
 def _ms(value_s: float | None) -> str:

@@ -22,17 +22,19 @@ def _repeat(settings: Settings, show: Show) -> Repeated:
 
     plain = answered()
     crowded = answered("--per-second", str(_CROWDED), "--wan-rates", _RATE, "-n", "5000")
-    tables, lines = [*plain.tables], [*plain.as_json]
+    tables, lines, problems = [*plain.tables], [*plain.as_json], list[str]()
     if settings.measures:
         beside = answered("--wan-rates", _RATE, "--rules", "remote,selective", "--engine", "both", "--measured", "100")
         tables += beside.tables
         lines += beside.as_json
+        problems += beside.problems
     per_s = {line["rule"]: line["served_per_s"] for line in crowded.as_json}
     return Repeated(
         tables=[table for table in tables if isinstance(table, Table)],
         claims=[*_claims(per_s, {line["rule"]: line for line in plain.as_json if line["wan_bps"] == 10e9})],
         lines=lines + crowded.as_json,
         picture=plain.picture,
+        problems=problems,
     )
 
 

@@ -1,9 +1,10 @@
-"""Runs the program of a scenario and returns what its ranks print: papers that need TCP itself have programs."""
+"""Runs the programs of scenarios and returns what their ranks print: papers that need TCP itself have programs."""
 
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,12 +31,37 @@ def printed(config: Scenario) -> Sequence[Any]:
 def printed_by_ranks(config: Scenario) -> Sequence[Sequence[Any]]:
     """Run the program of a scenario; return each line that each rank prints, as JSON. Raises VMError, and RunError if a
     rank fails."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        state, why = session.run(config, folder=folder, shows=lambda rank, stream, output: None, tells=False)
-        result = session.result_of(config, state, why, 0.0)
-        if problems := session.failures(result, config, folder):
-            raise RunError(problems[0])
-        paths = [folder / session.OUTPUT / f"{rank}.stdout" for rank in range(len(state.gpus))]
-        texts = [path.read_text() if path.exists() else "" for path in paths]
-        return [[json.loads(line) for line in text.splitlines()] for text in texts]
+    ((_, lines),) = each_printed([config], jobs=1)
+    return lines
+
+
+def each_printed(configs: Sequence[Scenario], *, jobs: int) -> Iterator[tuple[int, Sequence[Sequence[Any]]]]:
+    """Run the programs of scenarios, `jobs` VMs at a time; yield the number of each one that has ended, with each line
+    that each of its ranks has printed, as JSON. Raises VMError, and RunError if a rank fails."""
+    threads = ThreadPoolExecutor(jobs)
+    # This thread removes the folder: after a signal the others end with the process, and remove nothing.
+    with TemporaryDirectory(prefix="longhaul-", ignore_cleanup_errors=True) as name:
+        numbers = {
+            threads.submit(_printed, config, Path(name, str(number))): number for number, config in enumerate(configs)
+        }
+        try:
+            for future in as_completed(numbers):
+                yield numbers[future], future.result()
+        except Exception:
+            threads.shutdown(cancel_futures=True)  # VMs that run still write to the folder
+            raise
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _printed(config: Scenario, folder: Path) -> Sequence[Sequence[Any]]:
+    folder.mkdir()
+    state, why = session.run(
+        config, folder=folder, shows=lambda rank, stream, output: None, tells=False, directory=_ROOT
+    )
+    result = session.result_of(config, state, why, 0.0)
+    if problems := session.failures(result, config, folder):
+        raise RunError(problems[0])
+    paths = [folder / session.OUTPUT / f"{rank}.stdout" for rank in range(len(state.gpus))]
+    texts = [path.read_text() if path.exists() else "" for path in paths]
+    return [[json.loads(line) for line in text.splitlines()] for text in texts]

@@ -5,10 +5,8 @@ The parameters are those of the public artifact, github.com/spcl/Uno_SC25, artif
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -128,7 +126,12 @@ def measure(case: str, across: str, *, flow_bytes: int = FLOW_BYTES, seed: int =
     """Run a case in a VM; raises VMError if the VM cannot run, and RunError if the flows do not end."""
     from scenarios.papers.rank_programs import printed_by_ranks
 
-    (arrived,), *sent = printed_by_ranks(configuration(case, across, flow_bytes, seed))
+    return _measured(printed_by_ranks(configuration(case, across, flow_bytes, seed)))
+
+
+def _measured(printed: Sequence[Sequence[Any]]) -> Measured:
+    """Return what the ranks of a case have printed (`programs.flows`)."""
+    (arrived,), *sent = printed
     return Measured(
         arrived_s=np.array([arrived[str(rank)] for rank in range(1, len(sent) + 1)]) / 1e9,
         controls=tuple(one["control"] for (one,) in sent),
@@ -141,11 +144,14 @@ def _repeat(settings: Settings, show: Show) -> Repeated:
     if not settings.measures:
         predicted = [Line(case=case, across=across, fair_s=fair_s(case, FLOW_BYTES)) for case, across in places]
         return Repeated(tables=[_table(predicted)], claims=[], lines=[*map(asdict, predicted)], picture=None)
-    measured, ended = dict[tuple[str, str], Measured](), 0
-    with ThreadPoolExecutor(settings.jobs) as threads:
-        for place, one in zip(places, threads.map(partial(_measured, settings.seed), places), strict=True):
-            measured[place], ended = one, ended + 1
-            show(f"{ended} of {len(places)} cases measured")
+    from scenarios.papers.rank_programs import each_printed
+
+    configs, found = [configuration(*place, FLOW_BYTES, settings.seed) for place in places], dict[int, Measured]()
+    show(f"0 of {len(places)} cases measured")
+    for number, printed in each_printed(configs, jobs=settings.jobs):
+        found[number] = _measured(printed)
+        show(f"{len(found)} of {len(places)} cases measured")
+    measured = {place: found[number] for number, place in enumerate(places)}
     lines = [line_of(*place, one, FLOW_BYTES) for place, one in measured.items()]
     return Repeated(
         tables=[_table(lines)],
@@ -153,10 +159,6 @@ def _repeat(settings: Settings, show: Show) -> Repeated:
         lines=[*map(asdict, lines)],
         picture=lambda: _picture(measured),
     )
-
-
-def _measured(seed: int, place: tuple[str, str]) -> Measured:
-    return measure(*place, seed=seed)
 
 
 def _claims(lines: Sequence[Line]) -> Iterator[Claim]:

@@ -221,18 +221,21 @@ class RunState:
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
-def run(config: Scenario, *, folder: Path, shows: Shows, tells: bool = True) -> tuple[RunState, str | None]:
+def run(
+    config: Scenario, *, folder: Path, shows: Shows, tells: bool = True, directory: Path | None = None
+) -> tuple[RunState, str | None]:
     """Run the program of a configuration, with its files in a folder; return its state, and the reason if the run was
-    cut short, else None. `shows` is called with what the ranks print; if it `tells`, stderr shows the progress.
+    cut short, else None. `shows` is called with what the ranks print; if it `tells`, stderr shows the progress. Ranks
+    begin in a `directory`, by default in the caller's.
 
     Raises VMError if the VM cannot run, or fails before the ranks start.
     """
     spec, stderr_tail = config.program, StderrTail()
-    directory = working_directory(None, results=None)
-    if directory == "/":
+    begins_in = working_directory(directory, results=None)
+    if begins_in == "/":
         raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
     state = RunState(folder, spec.ranks_of(config.fabric.gpus_per_site), shows)
-    request = {"setting": to_json(config), **of_caller(), "folder": str(folder.resolve()), "directory": directory}
+    request = {"setting": to_json(config), **of_caller(), "folder": str(folder.resolve()), "directory": begins_in}
     launch.compile_modules()
     began_s = time.monotonic()
     of_network = carrying_bytes(config) if config.jobs else network_bytes(config)

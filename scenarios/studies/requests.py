@@ -7,12 +7,15 @@ its prefill is done, and the times of first tokens follow from when they were th
 
 import argparse
 import csv
+import io
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, check_range, listed, quantity
 from topologies.command_line import CommandParser
@@ -20,7 +23,7 @@ from topologies.errors import format_value
 
 if TYPE_CHECKING:
     from analysis.figures.output import Picture
-    from analysis.model.serving import Prefilled, Request, Rule, Serving
+    from analysis.model.serving import Offer, Prefilled, Request, Rule, Serving
     from scenarios.spec.scenario import Scenario
 
 COMMAND = "run.py requests"
@@ -29,6 +32,10 @@ _AT_ONCE = "all requests arrive at once"
 _TELLING = 100
 """So many requests tell that their times grow with their number."""
 _MOST_MEASURED, _MOST_REQUESTS = 1000, 10_000_000
+_MOST_S = 1e12
+_LONGEST_S = 900.0  # of what is measured: ranks are ended after 1000 s
+_NOTABLE = 0.05
+"""A difference from a predicted time, as a share, that is told."""
 _COLUMNS = {
     "time": ("time", "timestamp", "arrival", "arrived_at"),
     "input tokens": ("input", "input_tokens", "contexttokens", "context_tokens", "num_prefill_tokens", "input_length"),
@@ -130,6 +137,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         tables=[Table(columns, lines, title=title, notes=["", *_sentences(lines, len(requests))])],
         as_json=[asdict(line) for line in lines],
         picture=lambda: _picture(lines, title),
+        problems=[*_warnings(lines)],
     )
 
 
@@ -148,18 +156,25 @@ def rule_of(name: str) -> "Callable[[], Rule]":
     except ValueError as error:
         raise ValueError(f"--rules: {format_value(name)} {error}") from None
 
-    def made() -> "Rule":
-        rule = given() if isinstance(given, type) else given
+    def told(call: Callable[[], Any]) -> Any:
+        """Call a part of the rule, whose prints are not results; raises ValueError if it fails."""
+        try:
+            with redirect_stdout(sys.stderr):
+                return call()
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # an interrupted run raises no KeyboardInterrupt
+            raise ValueError(f"--rules: {format_value(name)} failed: {type(error).__name__}: {error}") from None
 
-        def asked(offer: object) -> bool:
-            try:
-                answer = rule(offer)
-            except Exception as error:
-                raise ValueError(f"--rules: {format_value(name)} failed: {type(error).__name__}: {error}") from None
-            if not isinstance(answer, bool):
+    def made() -> "Rule":
+        import numpy as np
+
+        rule = told(given) if isinstance(given, type) else given
+
+        def asked(offer: "Offer") -> bool:
+            answer = told(lambda: rule(offer))
+            if not isinstance(answer, bool | np.bool_):
                 allowed = f"returned {format_value(answer)}; allowed: True for the remote site, or False"
                 raise ValueError(f"--rules: {format_value(name)} {allowed}")
-            return answer
+            return bool(answer)
 
         return asked
 
@@ -207,46 +222,68 @@ def _requests(options: argparse.Namespace) -> "Sequence[Request]":
 
 
 def read(path: Path) -> "list[Request]":
-    """Return the requests of a CSV file, from its first one on, in the order of their times (s, or ISO 8601); raises
-    ValueError."""
+    """Return the requests of a CSV file, from its first one on, in the order of their times (s, or ISO 8601, which is
+    UTC without a zone), to 1 ns; raises ValueError."""
     from analysis.model.serving import Request
 
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--trace: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    rows = csv.DictReader(text.splitlines())
-    names = {name.strip().lower(): name for name in rows.fieldnames or ()}
-    found = dict[str, str]()
-    for what, allowed in _COLUMNS.items():
-        if not (has := [names[one] for one in allowed if one in names]):
-            raise ValueError(f"--trace: {path} has no column of the {what}; allowed: one called {', '.join(allowed)}")
-        found[what] = has[0]
-    requests = list[Request]()
-    for row in rows:
-        at = f"--trace: {path}, line {rows.line_num}"
-        tokens = [row[found[what]] or "" for what in ("input tokens", "output tokens")]
-        for token in tokens:
-            if not (token.isascii() and token.isdecimal() and 0 < int(token) < 10**9):
-                raise ValueError(f"{at}: {format_value(token)} is not a number of tokens; allowed: 1 to 999,999,999")
-        requests.append(Request(_instant_s(row[found["time"]] or "", at), *map(int, tokens)))
+    rows = csv.reader(io.StringIO(text, newline=""))
+    requests, kinds = list[Request](), set[bool]()
+    try:
+        places = _places(path, [name.strip().lower() for name in next(rows, [])])
+        for row in filter(None, rows):
+            at = f"--trace: {path}, line {rows.line_num}"
+            time, *tokens = (row[place].strip() if place < len(row) else "" for place in places)
+            for token in tokens:
+                if not (token.isascii() and token.isdecimal() and 0 < len(token.lstrip("0")) < 10):
+                    raise ValueError(
+                        f"{at}: {format_value(token)} is not a number of tokens; allowed: 1 to 999,999,999"
+                    )
+            instant_s, is_date = _instant_s(time, at)
+            kinds.add(is_date)
+            if len(kinds) > 1:
+                raise ValueError(f"{at}: {format_value(time)} is not a time of the lines above; allowed: either kind")
+            requests.append(Request(instant_s, *map(int, tokens)))
+    except csv.Error as error:
+        raise ValueError(f"--trace: {path}, line {rows.line_num} is not CSV: {error}") from None
     if not requests:
         raise ValueError(f"--trace: {path} has no requests; allowed: a line for each, below the columns' names")
     first_s = min(request.arrival_s for request in requests)
-    return sorted((replace(one, arrival_s=one.arrival_s - first_s) for one in requests), key=lambda one: one.arrival_s)
+    since = (replace(one, arrival_s=round(one.arrival_s - first_s, 9)) for one in requests)
+    return sorted(since, key=lambda one: one.arrival_s)
 
 
-def _instant_s(text: str, at: str) -> float:
+def _places(path: Path, names: Sequence[str]) -> list[int]:
+    """Return which columns have the time, the input and the output tokens; raises ValueError."""
+    places = list[int]()
+    for what, allowed in _COLUMNS.items():
+        name = next((one for one in allowed if one in names), None)
+        if name is None:
+            raise ValueError(f"--trace: {path} has no column of the {what}; allowed: one called {', '.join(allowed)}")
+        if names.count(name) > 1:
+            raise ValueError(f"--trace: {path} has {names.count(name)} columns called {name}; allowed: one")
+        places.append(names.index(name))
+    return places
+
+
+def _instant_s(text: str, at: str) -> tuple[float, bool]:
+    """Return a time in s, and whether it is a date; one without a zone is UTC, whatever the zone of this machine."""
+    is_date = False
     try:
         value = float(text)
     except ValueError:
         try:
-            value = datetime.fromisoformat(text.strip()).timestamp()
+            date = datetime.fromisoformat(text)
+            value, is_date = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
         except ValueError:
             value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"{at}: {format_value(text)} is not a time; allowed: seconds, or a date and time in ISO 8601")
-    return value
+    if not abs(value) <= _MOST_S:  # nor is NaN
+        allowed = f"seconds, or a date and time in ISO 8601; at most {_MOST_S:,.0f} s"
+        raise ValueError(f"{at}: {format_value(text)} is not a time; allowed: {allowed}")
+    return value, is_date
 
 
 def _line(
@@ -260,12 +297,13 @@ def _line(
 ) -> Line:
     import numpy as np
 
-    from analysis.model.serving import loads, prefill, served
+    from analysis.model.serving import Prefilled, loads, prefill, served
 
     every = prefill(requests, serving, rule())
     of, errors = served(requests, serving, every), list[float]()
     first = requests[:measured]
-    prefilled = prefill(first, serving, rule())  # a rule decides by what came before
+    # It does not depend on what follows; asked anew, a rule that draws would decide otherwise.
+    prefilled = Prefilled(is_remote=every.is_remote[:measured], done_s=every.done_s[:measured])
     if any(prefilled.is_remote):
         predicted = served(first, serving, prefilled)
         found = served(first, serving, prefilled, arrivals_s(first, serving, prefilled, seed=seed))
@@ -291,11 +329,17 @@ def _line(
 def arrivals_s(
     requests: "Sequence[Request]", serving: "Serving", prefilled: "Prefilled", *, seed: int
 ) -> dict[int, float]:
-    """Measure: return when the cache of each request that is prefilled remotely was in the local site, s."""
-    from analysis.model.serving import remote_caches
+    """Measure: return when the cache of each request that is prefilled remotely was in the local site, s. Raises
+    ValueError if the last one is there later than can be measured."""
+    from analysis.model.serving import remote_caches, transfers_s
     from scenarios.papers.rank_programs import printed, program
 
     caches = sorted(remote_caches(requests, serving, prefilled), key=lambda cache: cache[1])
+    _, begin_s, sizes = zip(*caches, strict=True)
+    last_s = max(transfers_s(begin_s, sizes, rate_bps=serving.wan_bps, delay_s=serving.wan_delay_s))
+    if last_s > _LONGEST_S:
+        what = f"the last of {len(requests)} requests' caches is there after {last_s:,.0f} s"
+        raise ValueError(f"--measured: {what}; allowed: up to {_LONGEST_S:,.0f} s, so measure fewer requests")
     words = [f"{round(ready_s * 1e6)}:{max(1, round(size))}" for _, ready_s, size in caches]
     took_s = printed(_scenario(serving, program("caches", _CONNECTIONS, *words), seed))
     return {number: ready_s + took for (number, ready_s, _), took in zip(caches, took_s, strict=True)}
@@ -326,6 +370,14 @@ def _sentences(lines: Sequence[Line], count: int) -> Iterator[str]:
     full = [f"{one.rule} at {one.wan_bps / 1e9:g} Gbit/s ({one.busiest})" for one in lines if (one.load or 0) > 1]
     if full and count >= _TELLING:
         yield f"More is asked for than there is, so that times grow with the number of requests: {', '.join(full)}."
+
+
+def _warnings(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield a sentence for each line whose measured times are not the predicted ones."""
+    for line in lines:
+        if line.error_most is not None and abs(line.error_most) > _NOTABLE:
+            far = f"times to first token are up to {100 * line.error_most:+,.0f} % from the predicted ones"
+            yield f"WARNING: {line.rule} at {line.wan_bps / 1e9:g} Gbit/s: measured {far}, which do not hold there"
 
 
 def _percent(share: float | None) -> str:

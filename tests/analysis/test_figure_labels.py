@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from analysis.figures import faults
+from analysis.figures import faults, plain
 from analysis.figures.__main__ import tasks_of
 from analysis.figures.run_points import configurations_of, points_of
 from analysis.results.reader import open_run
@@ -104,3 +104,11 @@ def test_no_cost_of_a_fault_is_struck_through():
     picture = faults.picture("x", SimpleNamespace(faults=costs, settings=[]))
     assert picture is not None
     assert struck_through(picture.figure) == []
+
+
+def test_small_numbers_on_a_logarithmic_axis_are_powers_of_ten_and_no_markup() -> None:
+    spots = [plain.Spot("a", 10.0**power, 1) for power in (-5, -4, -3, -2)]
+    figure = plain.picture(spots, name="x", x="share", y="y", log_x=True).figure
+    figure.canvas.draw()
+    labels = {label.get_text() for label in figure.axes[0].get_xticklabels()}
+    assert {"10⁻⁵", "10⁻⁴", "10⁻³", "10⁻²"} <= labels and not any("$" in label for label in labels)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_rgb
 
-from analysis.figures import busbw, program
+from analysis.figures import bars, busbw, program
 from analysis.figures.style import MODE_STYLES, ModeStyle, dashed_style, line_style, name_modes, value_styles
 
 ALGORITHMS = [
@@ -98,3 +98,13 @@ def test_no_two_links_of_a_program_look_the_same() -> None:
     }
     patches = program.picture(run, samples).figure.axes[0].patches
     assert len(looks(patches, "edgecolor", "linestyle", "linewidth")) == count
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_legend_of_plain_bars_has_their_names_and_colours(measured: bool) -> None:
+    shown = [bars.Bar("a", "base", 1, measured=measured), bars.Bar("a", "ccl", 2, measured=measured)]
+    figure = bars.picture(shown, name="x", y="y", note="predicted: all").figure
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["base", "ccl"]
+    drawn = [one.get_facecolor() for one in figure.axes[0].patches]
+    assert [one.get_facecolor() for one in legend.get_patches()] == drawn

@@ -59,6 +59,15 @@ def test_the_answer_has_every_plan_and_says_why_one_is_missing(monkeypatch: pyte
     assert found.picture is not None and RANDOM in found.picture().data
 
 
+def test_a_gain_that_is_none_has_no_sign() -> None:
+    """Of starts in turn none is better in some assignments: the last end is the same but for rounding."""
+    ends_s = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 4.0]])
+    line = placement._line(STAGGERED, ends_s * [[1.0 + 1e-12], [1.25]], ends_s, None)
+    assert line.makespan_gains[1] < 0
+    text = str(placement._table([line], []))
+    assert "(-25.0 to 0.0)" in text and "-0.0" not in text
+
+
 def test_measured_ends_are_the_predicted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "_BLOCK", "2 MiB")
     plan = drawn(1)

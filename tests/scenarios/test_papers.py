@@ -1,8 +1,11 @@
 """Papers: the verdict on a claim, the list, and what every paper's answer has."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -85,9 +88,11 @@ def test_diloco_is_beside_the_papers_table(tmp_path: Path) -> None:
 
 def test_parallel_connections_carry_a_window_a_round_trip_each_and_an_allreduce_takes_the_formula_s_time() -> None:
     """In TCP itself: what one connection has under way is the same at any distance, and four have four times that."""
-    carried = dict[int, float]()
+    carried, shown = dict[int, float](), list[str]()
+    found = dict(atlas.measured({(50, 0.0): (1, 4), (200, 0.0): (1, 4)}, seed=1, jobs=2, show=shown.append))
+    assert [one[:6] for one in shown] == ["0 of 2", "1 of 2", "2 of 2"]
     for ms in (50, 200):
-        lines = dict(atlas.measured(ms, 0.0, (1, 4), seed=1))
+        lines = {count: found[ms, 0.0, count] for count in (1, 4)}
         carried[ms] = lines[1][0] * ms / 8e3
         assert lines[4][0] == pytest.approx(4 * lines[1][0], rel=2e-3)
         # 10 MB each way, twice: two windows wait for a round trip each, and the rest follows at 5 Gbit/s.
@@ -150,13 +155,33 @@ def test_mean_times_of_datagrams_under_losses_are_those_of_many_draws(scheme: st
 
 def test_datagrams_are_repaired_by_requests_or_by_the_code() -> None:
     """Programs check every byte that arrives. Losses are drawn from the seed, so both lose frames."""
-    whole_s = {scheme: long_haul.times_s(scheme, 50, 0.0, seed=1, count=2) for scheme in long_haul.PROGRAMS}
+    points = [(scheme, 50, 0.0) for scheme in long_haul.PROGRAMS]
+    whole_s = {scheme: times for (scheme, *_), times in long_haul.times_s(points, seed=1, jobs=2, count=2)}
     # Twice 25 ms and 960 datagrams of 8,951 bytes, with 240 more of the code; the last one costs nothing.
     each_s = 8951 * 8 / (10e9 * 9014 / 8948)
     assert whole_s[long_haul.REPEAT] == pytest.approx([2 * (0.025 + 959 * each_s)] * 2, rel=3e-4)
     assert whole_s[long_haul.CODE] == pytest.approx([2 * (0.025 + 1199 * each_s)] * 2, rel=4e-3)
     for scheme in long_haul.PROGRAMS:
-        lossy_s = long_haul.times_s(scheme, 50, 1e-2, seed=1, count=6)
+        ((_, lossy_s),) = long_haul.times_s([(scheme, 50, 1e-2)], seed=1, jobs=1, count=6)
         assert min(lossy_s) >= min(whole_s[scheme]) * 0.999 and max(lossy_s) > 1.05 * max(whole_s[scheme])
         predicted = long_haul.predicted_s(scheme, 0.05, 1e-2)
         assert predicted is not None and np.mean(lossy_s) == pytest.approx(predicted, rel=0.35)
+
+
+def test_programs_of_papers_begin_in_their_own_folder_and_a_signal_leaves_no_files(tmp_path: Path) -> None:
+    """No program can be run in /, but a paper does not need the folder that it is called from."""
+    command = [sys.executable, str(PROJECT / "scenarios/run.py"), "papers", "uno", "--jobs", "2"]
+    began = subprocess.Popen(
+        command,
+        cwd="/",
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(PROJECT)},
+    )
+    ranks_run = time.monotonic() + 120
+    while began.poll() is None and not [*tmp_path.rglob("*.stdout")] and time.monotonic() < ranks_run:
+        time.sleep(0.1)
+    assert [*tmp_path.rglob("*.stdout")], began.communicate()
+    began.send_signal(signal.SIGTERM)
+    assert began.communicate(timeout=60)[1].endswith("interrupted\n")
+    assert began.returncode == 128 + signal.SIGTERM and not [*tmp_path.iterdir()]

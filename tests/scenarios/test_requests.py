@@ -1,14 +1,16 @@
 """`run.py requests`: rules, traces, and caches that cross the testbed's WAN."""
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from analysis.model.serving import RULES, Serving, poisson, prefill, served
-from scenarios.studies.requests import arrivals_s, read
+from scenarios.studies.requests import Line, _warnings, arrivals_s, read
 
 PROJECT = Path(__file__).resolve().parents[2]
 RULE = """
@@ -31,6 +33,25 @@ def wrong(offer):
 
 def failing(offer):
     return offer.tokens > 1
+
+
+def leaving(offer):
+    raise SystemExit("enough")
+
+
+class Needy:
+    def __init__(self, seed):
+        pass
+
+    def __call__(self, offer):
+        return True
+
+
+def talking(offer):
+    import numpy as np
+
+    print("a word")
+    return np.bool_(offer.remote_s < offer.local_s)
 """
 
 
@@ -61,6 +82,8 @@ def test_a_rule_of_one_s_own_is_asked_and_an_object_keeps_state(rules: Path) -> 
         (["--rules", "often"], '--rules: "often" is unknown; allowed: local, remote, selective, or FILE:NAME'),
         (["--rules", "{rules}:wrong"], 'returned "remote"; allowed: True for the remote site, or False'),
         (["--rules", "{rules}:failing"], "failed: AttributeError: 'Offer' object has no attribute 'tokens'"),
+        (["--rules", "{rules}:leaving"], "failed: SystemExit: enough"),
+        (["--rules", "{rules}:Needy"], "failed: TypeError: Needy.__init__() missing 1 required positional argument"),
         (["--rules", "{rules}:none"], 'has no function "none"'),
         (["--local", "0"], "--local: 0; allowed: 1 to 10,000"),
         (["--trace", "none.csv"], "--trace: none.csv cannot be read: No such file or directory"),
@@ -70,6 +93,27 @@ def test_a_rule_of_one_s_own_is_asked_and_an_object_keeps_state(rules: Path) -> 
 def test_what_is_wrong_is_told_in_a_sentence(arguments: list[str], sentence: str, rules: Path) -> None:
     ended = requests(*(argument.format(rules=rules) for argument in arguments))
     assert ended.returncode == 2 and sentence in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
+
+
+def test_what_a_rule_prints_is_not_among_the_results_and_numpy_s_answers_are_answers(rules: Path) -> None:
+    ended = requests("--json", "--rules", f"selective,{rules}:talking")
+    assert ended.returncode == 0 and "a word" in ended.stderr, ended.stderr
+    selective, talking = json.loads(ended.stdout)
+    assert talking | {"rule": "selective"} == selective
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_dates_without_a_zone_are_utc_on_any_machine(zone: str, tmp_path: Path) -> None:
+    """New York left its summer time within this hour, and is four or five hours behind the second request's zone."""
+    path = tmp_path / "trace.csv"
+    path.write_text("time,input,output\n2023-11-05T05:59:00,1,1\n2023-11-05T06:01:00+00:00,1,1\n2023-11-05T06:02,1,1\n")
+    code = "import sys, pathlib, scenarios.studies.requests as r\n"
+    code += "print([one.arrival_s for one in r.read(pathlib.Path(sys.argv[1]))])"
+    command = [sys.executable, "-c", code, str(path)]
+    ended = subprocess.run(
+        command, cwd=PROJECT, capture_output=True, text=True, check=False, env={**os.environ, "TZ": zone}
+    )
+    assert ended.stdout == "[0.0, 120.0, 180.0]\n", ended.stderr
 
 
 def test_traces_have_the_columns_of_public_ones(tmp_path: Path) -> None:
@@ -94,6 +138,14 @@ def test_traces_have_the_columns_of_public_ones(tmp_path: Path) -> None:
         ("time,input,output\n1,-2,3\n", 'line 2: "-2" is not a number of tokens; allowed: 1 to 999,999,999'),
         ("time,input,output\n1,2\n", 'line 2: "" is not a number of tokens'),
         ("time,input,output\nnan,2,3\n", 'line 2: "nan" is not a time'),
+        (
+            "time,input,output\n1e300,2,3\n",
+            'line 2: "1e300" is not a time; allowed: seconds, or a date and time in ISO 8601; at most 1,000,',
+        ),
+        (f"time,input,output\n1,{'1' * 5000},3\n", "is not a number of tokens; allowed: 1 to 999,999,999"),
+        (f"time,input,output\n1,{'1' * 200_000},3\n", "line 2 is not CSV: field larger than field limit"),
+        ("time,Time,input,output\n1,2,3,4\n", "has 2 columns called time; allowed: one"),
+        ("time,input,output\n1,2,3\n2023-11-16,2,3\n", 'line 3: "2023-11-16" is not a time of the lines above'),
     ],
 )
 def test_a_wrong_trace_is_told_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
@@ -102,6 +154,34 @@ def test_a_wrong_trace_is_told_with_its_line(text: str, sentence: str, tmp_path:
     with pytest.raises(ValueError) as error:
         read(path)
     assert sentence in str(error.value)
+
+
+def test_what_cannot_be_measured_in_time_is_told_before_a_vm_starts(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("time,input,output\n0,10,10\n1200,15,10\n")
+    chosen = ["--trace", str(path), "--rules", "remote", "--engine", "both", "--measured"]
+    ended = requests(*chosen, "2")
+    sentence = "--measured: the last of 2 requests' caches is there after 1,200 s; allowed: up to 900 s"
+    assert ended.returncode == 2 and sentence in ended.stderr, ended.stderr
+
+
+def test_measured_times_that_are_not_the_predicted_ones_are_told() -> None:
+    line = Line(
+        rule="remote",
+        wan_bps=10e9,
+        remote=1.0,
+        p50_s=1.0,
+        p90_s=1.0,
+        p99_s=1.0,
+        served_per_s=1.0,
+        busiest="",
+        load=None,
+        measured=3,
+        error_median=0.0,
+        error_most=-0.04,
+    )
+    (told,) = _warnings([line, replace(line, error_most=1.5), replace(line, error_most=None)])
+    assert told.startswith("WARNING: remote at 10 Gbit/s: measured times to first token are up to +150 % from")
 
 
 def test_first_tokens_are_those_of_caches_that_crossed_the_testbed_s_wan() -> None:
