@@ -94,4 +94,6 @@ def claims_table(claims: Sequence[Claim]) -> Table[Claim]:
         Column[Claim]("verdict", lambda claim: claim.verdict, left=True),
     ]
     reasons = [f"{claim.says}: {claim.verdict}, because {claim.why}" for claim in claims if claim.why]
+    if claims and all(claim.published is None for claim in claims):
+        reasons.insert(0, "No number of the paper is known here: the verdicts are about directions alone.")
     return Table(columns, claims, title=f"Claims (same size: within {TOLERANCE:.0%} of the effect)", notes=reasons)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -367,6 +368,8 @@ def _sentences(lines: Sequence[Line], count: int) -> Iterator[str]:
             ahead = f"{gain:.1f} % below {second.rule}" if gain >= 0.05 else f"the same as {second.rule}"
             within = f"99 of 100 first tokens come within {best.p99_s:,.3f} s with {best.rule}"
             yield f"At {rate / 1e9:g} Gbit/s, {within}, {ahead}."
+    if crossings := [*_crossings(lines)]:
+        yield f"By this percentile of one draw of requests, {'; '.join(crossings)}."
     full = [f"{one.rule} at {one.wan_bps / 1e9:g} Gbit/s ({one.busiest})" for one in lines if (one.load or 0) > 1]
     if full and count >= _TELLING:
         yield f"More is asked for than there is, so that times grow with the number of requests: {', '.join(full)}."
@@ -378,6 +381,26 @@ def _warnings(lines: Sequence[Line]) -> Iterator[str]:
         if line.error_most is not None and abs(line.error_most) > _NOTABLE:
             far = f"times to first token are up to {100 * line.error_most:+,.0f} % from the predicted ones"
             yield f"WARNING: {line.rule} at {line.wan_bps / 1e9:g} Gbit/s: measured {far}, which do not hold there"
+
+
+def _crossings(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield, for each two rules, from which rate on the later one has the lower 99th percentile, if there are several
+    rates; nothing for rules that are the same at all."""
+    times_s = {(line.rule, line.wan_bps): line.p99_s for line in lines}
+    rates = sorted({line.wan_bps for line in lines})
+    for rule, other in combinations(dict.fromkeys(line.rule for line in lines), 2):
+        behind = [rate for rate in rates if times_s[other, rate] >= times_s[rule, rate]]
+        if len(rates) < 2 or all(times_s[rule, rate] == times_s[other, rate] for rate in rates):
+            continue
+        if not behind:
+            yield f"{other} is ahead of {rule} at all of these rates"
+        elif behind[-1] == rates[-1]:
+            ahead = [f"{rate / 1e9:g}" for rate in rates if rate not in behind]
+            where = f"at {', '.join(ahead)} Gbit/s only" if ahead else "at none of these rates"
+            yield f"{other} is ahead of {rule} {where}"
+        else:
+            first = next(rate for rate in rates if rate > behind[-1])
+            yield f"{other} is ahead of {rule} from {first / 1e9:g} Gbit/s on"
 
 
 def _percent(share: float | None) -> str:

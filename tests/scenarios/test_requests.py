@@ -209,3 +209,20 @@ def test_first_tokens_are_those_of_caches_that_crossed_the_testbed_s_wan() -> No
         - [done - one.arrival_s for done, one in zip(prefilled.done_s, requests, strict=True)]
     )
     assert max(took / alone) > 1.3
+
+
+def test_sentences_tell_from_which_rate_on_a_rule_is_ahead() -> None:
+    """At 2 and 5 Gbit/s the WAN carries less than the caches of all requests, and at 25 all are soon there."""
+    options = ("--rules", "local,remote", "-n", "5000", "--wan-rates", "2 Gbit/s,5 Gbit/s,25 Gbit/s,100 Gbit/s")
+    lines = json.loads(requests(*options, "--json").stdout)
+    ahead = [
+        remote["wan_bps"] / 1e9
+        for local, remote in zip(lines[::2], lines[1::2], strict=True)
+        if remote["p99_s"] < local["p99_s"]
+    ]
+    assert ahead == [25, 100]
+    said = requests(*options).stdout
+    assert "remote is ahead of local from 25 Gbit/s on." in said
+    turned = requests(*options, "--rules", "remote,local").stdout
+    assert "local is ahead of remote at 2, 5 Gbit/s only." in turned
+    assert "ahead of" not in requests("--rules", "local,remote").stdout  # at one rate
