@@ -231,8 +231,12 @@ def _wan_links(configuration: Configuration) -> list[LogicalLink]:
 def _hidden(links: Sequence[LogicalLink], names: Sequence[str], used: Counter[int]) -> Iterator[str]:
     """Yield how many WAN links are shown if not all are, and which."""
     if 0 < len(names) < len(links):
-        is_rest_used = any(used[link.index] for link in links if link.name not in names)
-        yield f"{len(names)} of {len(links)} WAN links are shown: those used{' most' * is_rest_used}."
+        shown = [used[link.index] for link in links if link.name in names]
+        rest = [used[link.index] for link in links if link.name not in names]
+        which = "those used most" if any(rest) else "those used"
+        if max(rest) > min(shown):
+            which = "those used whose rates change, then those used most"
+        yield f"{len(names)} of {len(links)} WAN links are shown: {which}."
 
 
 def _rates(
@@ -240,14 +244,13 @@ def _rates(
 ) -> tuple[Floats, Floats, list[str]]:
     """Return where on the axis of collectives rates begin to hold, [S], the rates [S, links] bit/s, and the links.
 
-    The links are those of the WAN that are used most often. There are none if the conditions can neither be drawn
-    again nor are stored.
+    The links are those of the WAN that are used and whose rates change, then those that are used most often: a link
+    that is always the same explains no time. There are none if the conditions can neither be drawn again nor are
+    stored.
     """
-    links = _wan_links(configuration)
+    links = [link for link in _wan_links(configuration) if used[link.index] or not used]
     none = np.empty(0), np.empty((0, 0)), list[str]()
-    chosen = sorted(links, key=lambda link: (-used[link.index], link.index))[:_LINKS]
-    kept = sorted(link.index for link in chosen if used[link.index] or not used)
-    if not kept:
+    if not links:
         return none
     try:
         steps, rates_bps = _drawn(configuration, window)
@@ -260,6 +263,9 @@ def _rates(
             return none
         wide = stored.pivot_table(index="collective", columns="link", values="rate_bps")
         steps, rates_bps = np.asarray(wide.index, dtype=np.float64) - 0.5, wide.to_numpy(dtype=np.float64)
+    changes = (rates_bps != rates_bps[:1]).any(axis=0)
+    chosen = sorted(links, key=lambda link: (not changes[link.index], -used[link.index], link.index))[:_LINKS]
+    kept = sorted(link.index for link in chosen)
     names = {link.index: link.name for link in links}
     return steps, rates_bps[:, kept], [names[index] for index in kept]
 

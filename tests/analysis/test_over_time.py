@@ -147,6 +147,27 @@ def test_links_that_are_left_out_are_told_and_the_figure_has_its_whole_width():
     assert below.y1 <= legend.y0 and legend.y1 < above.y0 and legend.x1 <= width
 
 
+def test_links_whose_rates_change_are_shown_before_constant_ones_that_are_used_more():
+    """All traffic of a site passes its constant link to a city, and some of it each link between two cities."""
+    access = [("s0b0", "a"), ("s1b0", "b"), ("s2b0", "c")]
+    both = [("a", "b"), ("b", "c"), ("a", "c")]
+    between = [f"{one}>{other}" for pair in both for one, other in (pair, pair[::-1])]
+    rows = [f"0,{one}>{other},400 Gbit/s" for pair in access for one, other in (pair, pair[::-1])]
+    rows += [f"{at},{link},{3 + at % 5} Gbit/s" for at in range(40) for link in between]
+    Path("trace.csv").write_text("\n".join(["time,link,rate", *rows]))
+    wan = f'fabric.wan={{routers=["a","b","c"],links={json.dumps([*access, *both])}}}'
+    options = ("fabric.gpus=[2,2,2]", "fabric.border_routers=1", wan)
+    modelled(*options, "conditions.sampler=trace", "conditions.trace=trace.csv")
+    _, rates, _, notes = picture_of()
+    shown = {name for text in rates.get_legend().get_texts() for name in text.get_text().split(", ")}
+    links = json.loads(Path("out", "settings.json").read_text())[0]["fabric"]
+    names = [f"{link['src']}>{link['dst']}" for link in links["links"]]
+    used = {names[at] for path in {one for each in load("out").paths for one in each if one >= 0}
+            for at in links["paths"][path]["links"]}  # fmt: skip
+    assert len(shown) == 6 and shown >= used & {*between} and len(used & {*between}) >= 3
+    assert "6 of 12 WAN links are shown: those used" in notes
+
+
 def test_links_of_one_constant_rate_are_one_line_with_all_names():
     run("--engine", "model", "--modes", "base", "--set", FAULT % 3, "--set", 'conditions.wan_rate="40 Gbit/s"',
         "--collectives", 12, "--out", "out", "--no-report")  # fmt: skip
