@@ -271,7 +271,9 @@ def parse(text: str) -> Knowledge:
         try:
             return Knowledge(LATE, parse_delay_s(number))
         except UnitError as error:
-            raise ValueError(f"has no such time: {error}") from None
+            raise ValueError(
+                f'has no such time: {error}; a number of collectives has no unit, as in "stale 5"'
+            ) from None
     parameter = KNOWLEDGE[kind].parameter if kind in KNOWLEDGE else None
     if parameter is None or not number:
         raise ValueError(f"is not known; allowed: {WORDS}")

@@ -87,4 +87,4 @@ def _check_other_jobs(config: Scenario, transfers: list[tuple[int, JobSpec]]) ->
         own, other = priorities.get(first or "", 101), priorities.get(job.traffic_class or "", 102)
         if first is None or own > other:
             text = f"{job.name} is served before transfers or together with them"
-            yield Mistake("job", f"{text}; allowed: transfers of a [[class]] of lower priority number than its")
+            yield Mistake("job", f"{text}; allowed: a [[class]] for the transfers alone, served first (priority 0)")

@@ -271,7 +271,8 @@ def read(tables: list[object]) -> tuple[Fault, ...]:
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Check the values of one table against each other, for `read_tables`."""
     if "at" in values and "for" in values and (in_time := "lasts_s" in values["for"]) != ("of_program" in values["at"]):
-        allowed, of = ('"3 collectives"', "at a collective") if in_time else ('a time, such as "30 ms"', "at a time")
+        own = 'a number of them, such as "3 collectives" (times are for the faults of programs, which begin at a time)'
+        allowed, of = (own, "at a collective") if in_time else ('a time, such as "30 ms"', "at a time")
         yield ".for", f"{format_value(table['for'])} does not fit a fault {of}; allowed: {allowed}"
 
 

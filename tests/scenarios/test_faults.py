@@ -90,7 +90,7 @@ def test_a_fault_of_a_program_survives_reading_and_writing(at_ns: int, what: str
         ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),
         ({"since": 1}, "since", "unknown key of a fault"),
         ({"at": "20 ms"}, "for", '"3 collectives" does not fit a fault at a time; allowed: a time, such as "30 ms"'),
-        ({"for": "30 ms"}, "for", '"30 ms" does not fit a fault at a collective; allowed: "3 collectives"'),
+        ({"for": "30 ms"}, "for", '"30 ms" does not fit a fault at a collective; allowed: a number of them'),
         (
             {"at": "20 ms", "for": "5 ms"},
             "at",
