@@ -127,7 +127,7 @@ def parse_delay_s(text: str, kind: Quantity = DELAY) -> float:
 
 def parse(text: str, kind: Quantity) -> int | float:
     """Parse a rate, size or delay as the functions above, within the least and greatest value of `kind`."""
-    return float(_parse(text, kind)) if kind.noun == DELAY.noun else rounded(_parse(text, kind))
+    return float(_parse(text, kind)) if kind.base == DELAY.base else rounded(_parse(text, kind))
 
 
 def parse_delay_or_zero_s(text: str, kind: Quantity = DELAY) -> float:
@@ -139,7 +139,7 @@ def rounding(text: str, kind: Quantity) -> str:
     """Return how a text of rates or sizes, such as ``"1.5 bit/s"``, is rounded, in words: "to whole bit/s"; "" if it is
     exact. Of a range both ends may be rounded."""
     matched = _QUANTITY.fullmatch(_plain(text)) or _RANGE.fullmatch(_plain(text))
-    if matched is None or kind.noun == DELAY.noun:
+    if matched is None or kind.base == DELAY.base:
         return ""
     parts = matched.groups()
     ends = [(number, unit or parts[-1]) for number, unit in zip(parts[::2], parts[1::2], strict=True)]

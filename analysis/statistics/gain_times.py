@@ -17,6 +17,7 @@ _FASTER = 0.01  # by which share of its time a collective is to be faster to cou
 _MOST_OF_IT = 0.9  # of the time saved, whose place is told
 _PART = 2 / 3  # a place that is a larger part of the run tells nothing
 _MOST_CONTESTS = 3
+_HOUR_S = 3600
 
 
 def gain_times_sentence(
@@ -115,4 +116,9 @@ def _when(ends: Numbers, conditions: ConditionsSpec) -> str:
 
 
 def _time(seconds: float) -> str:
-    return format_delay(seconds) if seconds else "0 s"
+    """Return a time in a trace in words: "240 s", and with hours, minutes and seconds from an hour on: "38,400 s
+    (10:40:00)"."""
+    if seconds < _HOUR_S:
+        return format_delay(seconds) if seconds else "0 s"
+    whole = round(seconds)
+    return f"{seconds:,.10g} s ({whole // _HOUR_S}:{whole % _HOUR_S // 60:02}:{whole % 60:02})"

@@ -143,6 +143,7 @@ _TFLOPS = numbers((int, float), 0.001, 10**9)
 _STAY = numbers((int, float), 1, 10**15, "collectives")
 _COEFFICIENT = numbers((int, float), 0, MAX_COEFFICIENT)
 _ONE_DELAY = quantity(units.DELAY, "5 ms", (1e-9, MAX_CONTROL_DELAY_S))
+_STEP = quantity(units.SPAN, "10 min")
 _EVERY = quantity(units.DELAY, "100 ms", (MIN_EVERY_S, _MAX_S))
 _SAMPLE = quantity(units.DELAY, "10 ms", (te.MIN_SAMPLE_S, _MAX_S))
 _PROBE = quantity(units.SIZE, "250 kB", (MIN_PROBE_BYTES, MAX_PROBE_BYTES))
@@ -321,7 +322,7 @@ KEYS: Mapping[str, Key] = {
         Key("conditions.mean_stay", "mean_stay", _STAY, "Mean time until a link's bandwidth changes.", _MARKOV),
         Key("conditions.coefficient", "coefficient", _COEFFICIENT, "Coefficient of the process per collective.", _AR1),
         Key("conditions.trace", "trace", _FILE, "Recorded bandwidths; path relative to the scenario's file.", _TRACE),
-        Key("conditions.trace_step", "trace_step_s", DELAY, "Time in the trace between two collectives.", _TRACE),
+        Key("conditions.trace_step", "trace_step_s", _STEP, "Time in the trace between two collectives.", _TRACE),
         Key("conditions.trace_repeat", "trace_repeat", TRUTH, "Whether it begins again after its last row.", _TRACE),
         Key("conditions.links", "links", _LINKS, "Rates and delays of single links, by class, pattern or name."),
         Key("conditions.load", "load", _LOAD, "Background load that WAN links carry: traffic matrices of a pack."),

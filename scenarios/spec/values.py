@@ -140,6 +140,7 @@ _WRITE: Mapping[str, Callable[[Any], str]] = {
     "rate": units.format_rate,
     "size": units.format_size,
     "delay": units.format_delay,
+    "time": units.format_delay,
 }
 """Functions that write a quantity, by its noun."""
 

@@ -79,6 +79,13 @@ def test_a_report_of_a_run_that_stored_no_sentences_tells_gaps_of_its_trace_as_t
         assert re.search(r"\d+ of these in gaps of the trace, across which the previous rates hold", text)
 
 
+def test_hours_of_a_trace_are_told_as_such():
+    """Of a day with a row every ten minutes, 43 from 10:40 on gain, of which 39 are the first nine of ten."""
+    day = ConditionsSpec(sampler="trace", trace=Path("t.csv"), trace_step_s=600.0)
+    saved_s = [0.0] * 64 + [0.5] * 43 + [0.0] * 37
+    assert "from 38,400 s (10:40:00) to 61,200 s (17:00:00) of the trace" in sentence(saved_s, day)
+
+
 @pytest.mark.parametrize("saved_s", [[-0.5] * 10, [0.0] * 10])
 def test_nothing_is_said_if_the_baseline_is_the_best(saved_s):
     assert not sentence(saved_s)
