@@ -471,6 +471,24 @@ def test_a_trace_with_fewer_links_is_refused_with_the_keys_that_it_needs(tmp_pat
         read_trace(tmp_path / "trace.csv", names)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "is_told"),
+    [
+        ([(0, 1), (1, 2), (0, 2)], True),
+        ([(0, 1), (0, 2)], True),
+        ([(0, 1)], False),  # a pair of sites has no other city
+    ],
+)
+def test_a_wan_of_single_links_between_sites_is_told_to_leave_nothing_to_choose(
+    pairs: list[tuple[int, int]], is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = [(one, other) for pair in pairs for one, other in (pair, pair[::-1])]
+    rows = [f"{at},s{one}b0,s{other}b0,4" for at in range(3) for one, other in ways]
+    text = "\n".join(["time,source,destination,rate (Gbit/s)", *rows]) + "\n"
+    assert converted(tmp_path, {"a.csv": text}, "--out", str(tmp_path / "trace.csv")) == 0
+    assert ("no two sites have more than one path here" in capsys.readouterr().err) is is_told
+
+
 def test_a_converted_trace_and_the_sample_are_conditions_of_a_scenario(tmp_path: Path) -> None:
     """The model runs both; of the converted one, whose rates fall to a tenth, the last collectives are slower."""
     rows = "".join(f"{time},{link.replace('>', ',')},{40 if time < 5 else 4}\n" for time in range(10) for link in LINKS)

@@ -1,9 +1,10 @@
 """Each link's values over time, of the readings of all files, and what was assumed of them. Pure."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import pairwise, permutations
+from itertools import chain, pairwise, permutations
 from statistics import median
 
 from topologies.conditions.clock import MAX_TIME_NS, Clock
@@ -19,6 +20,7 @@ from topologies.units import format_delay, format_rate
 _MAX_NAMED, _MAX_MISSING = 3, 12
 _USUAL_DELAY = format_delay(ConditionsSpec().wan_delay_s)
 _WITHOUT_DELAY = f"such a link has the delay conditions.wan_delay in a run, {_USUAL_DELAY} unless that is set"
+_BORDER = re.compile(r"s([0-9]+)b[0-9]+")
 _UNMEASURED = {"", "-", "--", "n/a", "na", "null", "none"}
 
 
@@ -146,6 +148,7 @@ class Series:
             self.notes.append(f"{counted(down, 'rate')} of 0: the link is down then")
         if keys := wan_keys(self._values):
             self.notes.append(f"the scenario needs a WAN with these links and no others:\n{in_toml(keys)}")
+            self.notes += _without_choice(self._values)
         else:
             self.notes += self._unnamed("the trace has no rate of such a link, and a WAN that has it needs one")
         return "time,link,rate\n" + "".join(f"{_seconds(at)},{link},{rate}\n" for at, link, rate in sorted(rows))
@@ -188,6 +191,15 @@ def _gaps(link: str, ordered: Sequence[_Value]) -> Iterator[str]:
         words = [f"{_seconds(step)} s from {format_value(one.time)} on" for step, one in long]
         gaps = counted(len(long), "gap")
         yield f"{link} has {gaps}, in which the previous value holds: {list_first(words, _MAX_NAMED)}"
+
+
+def _without_choice(links: Iterable[str]) -> Iterator[str]:
+    """Yield that re-routing has nothing to choose, if three sites or more have at most one link between each two."""
+    ends = [[_BORDER.fullmatch(node) for node in link.split(">")] for link in links if is_of_wan(link)]
+    between = [tuple(end[1] for end in pair if end) for pair in ends]
+    if len({*chain.from_iterable(between)}) > 2 and len({*between}) == len(between) and all(map(all, ends)):
+        routers = "if cities pass on traffic, make them routers of fabric.wan, with a link from each site to its own"
+        yield f"no two sites have more than one path here, so re-routing has nothing to choose: {routers}"
 
 
 def _seconds(time_ns: int) -> str:
