@@ -15,7 +15,8 @@ import numpy as np
 from analysis.results.rows import Point
 from analysis.statistics.contests import Setting, repetitions, shared_words
 from analysis.statistics.declared_faults import AGENT, CONTROLLER, DOWN, LOSSY, SLOWED, kind_of
-from analysis.statistics.intervals import Interval, mean_of_draws
+from analysis.statistics.intervals import Interval, Series, mean_of_draws
+from analysis.statistics.number_words import percent
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import list_first
 from topologies.units import format_delay
@@ -49,6 +50,7 @@ SUCCEEDED = (
     "of faults alone."
 )
 _NOTHING = "about 0"
+_TELLING = 1e-3  # of the time that faults cost, and by which means differ
 _MOST_PARTS = 4  # collectives whose costs are told
 _LASTING = {True: "from the other paths", False: "for as long as the fault lasts"}
 """What the lasting part of a cost is from, by whether the fault takes links down."""
@@ -307,6 +309,29 @@ def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:
     kinds = {one.kind for one in measured}
     failed = {one.kind for one in measured if one.collectives_lost and one.kind in (DOWN, LOSSY)}
     return tuple(words + _FAILED * (kind in failed) for kind, words in _COSTS.items() if kind in kinds)
+
+
+def without_faults_sentence(times: Mapping[str, Series], costs_s: Mapping[str, float], baseline: str) -> str:
+    """Return what would have the lowest mean without what faults cost, by mode in s of all collectives together; "" if
+    they cost less than a thousandth of the time, or there is one mode.
+
+    Faults hit modes unequally, so that means with them may compare the faults rather than the modes.
+    """
+    whole_s = {mode: float(series.completion_s.sum()) for mode, series in times.items()}
+    if len(times) < 2 or all(abs(costs_s[mode]) < _TELLING * whole_s[mode] for mode in times):
+        return ""
+    means_s = {mode: (whole_s[mode] - costs_s[mode]) / times[mode].number.size for mode in times}
+    best, following = sorted(means_s, key=lambda mode: (means_s[mode], mode != baseline))[:2]
+    costs = ", ".join(f"{mode} {_costs_words([costs_s[mode]], 0.0)}" for mode in times)
+    if abs(means_s[best] - means_s[following]) <= _TELLING * means_s[best]:
+        result = f"{best} and {following} would have the lowest means"
+    elif best == baseline:
+        longer = percent(means_s[following] / means_s[best] - 1)
+        result = f"{best} would have the lowest mean, and {following}, the next, take {longer} % longer"
+    else:
+        below = percent(1 - means_s[best] / means_s[baseline])
+        result = f"{best} would have the lowest mean, {below} % below {baseline}"
+    return f"Without what faults cost in all ({costs}), {result}."
 
 
 def attempts_sentence(faults: Iterable[FaultResult]) -> str:

@@ -18,7 +18,7 @@ from analysis.statistics.claims import (
 )
 from analysis.statistics.contests import MODE, Place, contests_of, differing_words
 from analysis.statistics.declared_faults import unmodelled_sentence
-from analysis.statistics.fault_costs import attempts_sentence, cost_words
+from analysis.statistics.fault_costs import attempts_sentence, cost_words, without_faults_sentence
 from analysis.statistics.fidelity import Fidelity
 from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
@@ -77,6 +77,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     attempts = attempts_sentence(fault for result in results for point in result.points for fault in point.faults)
     said = [
         answer(settings, times, jobs),
+        _without_faults(results),
         promises_sentence(results),
         when,
         drawn,
@@ -85,6 +86,19 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         attempts,
     ]
     return " ".join(filter(None, said))
+
+
+def _without_faults(results: Sequence[ConfigResult]) -> str:
+    """Return what would be fastest without the faults, of a run with one configuration whose costs are all known and
+    in the times: measured where that was done. Costs of failed attempts are not in the times."""
+    *_, result = sorted(results, key=lambda one: one.engine != "model")
+    faults = [fault for point in result.points for fault in point.faults]
+    is_known = faults and all(fault.cost_s is not None and not fault.collectives_lost for fault in faults)
+    if len({one.index for one in results}) > 1 or not is_known:
+        return ""
+    costs_s = {point.mode: sum(fault.cost_s or 0.0 for fault in point.faults) for point in result.points}
+    baseline = next((point.over for point in result.points if point.over in costs_s), result.points[0].mode)
+    return without_faults_sentence(result.times, costs_s, baseline or result.points[0].mode)
 
 
 def promises_sentence(results: Sequence[ConfigResult]) -> str:
