@@ -10,17 +10,19 @@ if TYPE_CHECKING:
     from analysis.figures.output import Picture
 
 SAME_SIZE, SAME_DIRECTION, DIFFERS = "same size", "same direction", "differs"
+NOT_CLAIMED = "not the paper's"
+"""The verdict on what is asked here beside the paper's claims."""
 TOLERANCE = 0.1
 """How far an effect may be from the published one, as a share of that, to have the same size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a paper says, and what was found here.
+    """What a paper says, and what was found here, which `is_measured` or else predicted.
 
-    `neutral` is the number that would mean that there is no effect: 0 for a gain, 1 for a ratio. `published` is the
-    paper's number; without it, `rises` tells whether the paper's effect is above `neutral`. `because` explains a
-    result that has not the paper's size.
+    `neutral` is the number without an effect: 0 for a gain, 1 for a ratio. `published` is the paper's number. Without
+    one, `rises` tells whether the paper's effect is above `neutral`. `because` explains a result that has not the
+    paper's size. What `is_ours` was not found in the paper: it is asked here, and there is nothing to compare it with.
     """
 
     says: str
@@ -30,10 +32,14 @@ class Claim:
     rises: bool = True
     unit: str = ""
     because: str = ""
+    is_measured: bool = False
+    is_ours: bool = False
 
     @property
     def verdict(self) -> str:
         """Whether the effect has the paper's size (within `TOLERANCE`) or at least its direction, or differs."""
+        if self.is_ours:
+            return NOT_CLAIMED
         effect = self.found - self.neutral
         if self.published is None:
             return SAME_DIRECTION if (effect > 0) is self.rises and effect else DIFFERS
@@ -45,8 +51,9 @@ class Claim:
     @property
     def why(self) -> str:
         """The reason for a result that differs in size or direction; "" if it does not, or no size was published."""
-        is_as_published = self.verdict == SAME_SIZE or (self.published is None and self.verdict == SAME_DIRECTION)
-        return "" if is_as_published else self.because
+        is_sized = self.published is not None
+        has_reason = self.verdict == DIFFERS or (self.verdict == SAME_DIRECTION and is_sized)
+        return self.because if has_reason else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +95,12 @@ def claims_table(claims: Sequence[Claim]) -> Table[Claim]:
         return "" if value is None else f"{value:,.3g}{unit and f' {unit}'}"
 
     columns = [
-        Column[Claim]("the paper says", lambda claim: claim.says, left=True),
-        Column[Claim]("paper", lambda claim: number(claim.published, claim.unit), why="the paper has no number"),
+        Column[Claim]("claim", lambda claim: claim.says, left=True),
+        Column[Claim](
+            "paper", lambda claim: number(claim.published, claim.unit), why="no number of the paper is known"
+        ),
         Column[Claim]("here", lambda claim: number(claim.found, claim.unit)),
+        Column[Claim]("", lambda claim: "measured" if claim.is_measured else "predicted", left=True),
         Column[Claim]("verdict", lambda claim: claim.verdict, left=True),
     ]
     reasons = [f"{claim.says}: {claim.verdict}, because {claim.why}" for claim in claims if claim.why]

@@ -25,7 +25,8 @@ BIN_S = 10e-3
 LOCALS, REMOTES = (1, 2, 3, 4), tuple(range(5, 13))  # GPUs; GPU 0 receives
 MIXED, ALONE = "4 local, 4 remote", "8 remote"
 CASES: Mapping[str, tuple[int, ...]] = {ALONE: REMOTES, MIXED: (*LOCALS, *REMOTES[:4])}
-ACROSS = ("bbr", "cubic")
+_THEIRS = ("bbr",)
+ACROSS = (*_THEIRS, "cubic")
 _HOPS_LOCAL, _HOPS_REMOTE = 2, 6  # cables within sites
 BUFFER, MARKS = "1 MB", "250 kB"
 _ROOM = "800 Gbit/s"  # of links other than the hosts': for all flows at once
@@ -168,6 +169,8 @@ def _claims(lines: Sequence[Line]) -> Iterator[Claim]:
             says=f"local and remote flows share unfairly ({across}): Jain's index is below that of remote ones by",
             found=found[ALONE, across] - found[MIXED, across],
             because=f"{across} across shares unequally among remote flows alone, too",
+            is_measured=True,
+            is_ours=across not in _THEIRS,
         )
 
 

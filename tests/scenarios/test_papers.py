@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from scenarios.papers import atlas, long_haul
-from scenarios.papers.paper import DIFFERS, SAME_DIRECTION, SAME_SIZE, Claim
+from scenarios.papers.paper import DIFFERS, NOT_CLAIMED, SAME_DIRECTION, SAME_SIZE, Claim
 from scenarios.studies.papers import PAPERS, paper
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -47,6 +47,11 @@ def test_the_verdict_is_about_the_effect(
     assert claim.verdict == verdict
     is_explained = verdict == DIFFERS or (verdict == SAME_DIRECTION and published is not None)
     assert claim.why == ("of this" if is_explained else "")
+
+
+def test_what_is_asked_beside_the_paper_has_no_verdict_on_the_paper() -> None:
+    ours = [Claim(says="", found=found, neutral=1, because="of this", is_ours=True) for found in (0.5, 1.0, 2.0)]
+    assert {(claim.verdict, claim.why) for claim in ours} == {(NOT_CLAIMED, "")}
 
 
 def test_the_list_has_every_paper_with_its_reference() -> None:
