@@ -122,7 +122,7 @@ def measured(
 ) -> Iterator[tuple[tuple[int, float, int], tuple[float, float]]]:
     """Measure numbers of connections by round trip (ms) and loss, `jobs` VMs at a time: yield round trip, loss and
     number, with the throughput (bit/s) and the time of the AllReduce (s)."""
-    from scenarios.papers.rank_programs import each_printed
+    from scenarios.studies.rank_programs import each_printed
 
     places = [*points.items()]
     show(f"0 of {len(places)} round trips and losses are measured")
@@ -135,26 +135,15 @@ def measured(
 
 
 def _configuration(ms: int, loss: float, counts: Sequence[int], seed: int) -> "Scenario":
-    from scenarios.papers.rank_programs import program
+    from scenarios.studies.rank_programs import program, two_hosts
 
     # A window opens within some round trips; a connection that loses needs several times between two losses.
     warm_s, counted_s = (20.0, 20.0) if loss else (max(0.25, 12 * ms / 1e3), 5 * ms / 1e3)
     cases = [f"{count}:{warm_s:g}:{counted_s:g}" for count in counts]
-    values = program("parallel_connections", RECEIVE_BUFFER, ALLREDUCE_BYTES, *cases)
-    return _scenario(ms, loss, values, seed)
-
-
-def _scenario(ms: int, loss: float, values: Mapping[str, object], seed: int) -> "Scenario":
-    from scenarios.api import scenario
-
-    fabric: dict[str, object] = {"gpus": [1, 1], "leaves": 1, "spines": 1, "border_routers": 1, "buffer": "1 GB"}
-    common = {f"fabric.{key}": value for key, value in fabric.items()} | {
-        **{"fabric.wan_loss": loss, "conditions.intra_rate": "100 Gbit/s"},
-        **{"conditions.wan_rate": f"{LINK_BPS / 1e9:g} Gbit/s", "conditions.wan_delay": f"{ms / 2} ms"},
-        **{"transport.queue": "fifo", "transport.line_rate": False},
-        **{"run.modes": ["base"], "run.seed": seed},
+    values = program("parallel_connections", RECEIVE_BUFFER, ALLREDUCE_BYTES, *cases) | {
+        **{"fabric.buffer": "1 GB", "fabric.wan_loss": loss, "transport.queue": "fifo", "transport.line_rate": False},
     }
-    return scenario("paper", common | dict(values))
+    return two_hosts(wan_bps=LINK_BPS, wan_delay_s=ms / 2e3, intra_rate="100 Gbit/s", seed=seed, values=values)
 
 
 def _claims(lines: Sequence[Line]) -> Iterator[Claim]:

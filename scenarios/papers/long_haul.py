@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from scenarios.spec.scenario import Scenario
 
 RATE_BPS = 10e9
-CHUNKS, PAYLOAD, FRAME = 960, 8900, 8951
-"""Datagrams of an exchange, the bytes of each that count, and those of its frame."""
+CHUNKS, PAYLOAD = 960, 8896
+"""Datagrams of an exchange, and the bytes of each that count."""
+FRAME = PAYLOAD + 9 + 8 + 20 + 14
+"""With the heads of the programs, of UDP, of IP and of Ethernet."""
 FULL_FRAME, SEGMENT = 9014, 8948
 """A full frame and its payload in TCP, in which the rates of links are told."""
 BLOCK, PARITY = 32, 8
@@ -31,7 +33,11 @@ BLOCK, PARITY = 32, 8
 PATIENCE = 1.25
 """Round trips of silence after which something is asked for again."""
 TCP, REPEAT, CODE = "TCP", "selective repeat", "erasure code"
-PROGRAMS = {REPEAT: "selective_repeat", CODE: "erasure_code"}
+PROGRAMS: Mapping[str, tuple[str, Sequence[int]]] = {
+    REPEAT: ("selective_repeat", ()),
+    CODE: ("erasure_code", (BLOCK, PARITY)),
+}
+"""The program of each scheme, and its first arguments."""
 ROUND_TRIPS_MS, LOSSES = (10, 50, 100), (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
 MEASURED = ((10, 1e-3), (50, 0.0), (50, 1e-4), (50, 1e-3), (50, 1e-2))
 """The round trips (ms) and losses that are measured, with each scheme."""
@@ -152,15 +158,17 @@ def times_s(
     """Measure: yield each point with the times of its AllReduces. `jobs` programs run at a time, and then TCP's points
     one after another."""
     from scenarios.api import run
-    from scenarios.papers.rank_programs import each_printed, program
+    from scenarios.studies.rank_programs import each_printed, program
 
     programs = [point for point in points if point[0] != TCP]
-    configs = [
-        _scenario(ms, loss, seed, program(PROGRAMS[scheme], CHUNKS, count, ms / 1e3)) for scheme, ms, loss in programs
-    ]
+    configs = []
+    for scheme, ms, loss in programs:
+        name, first = PROGRAMS[scheme]
+        values = program(name, *first, CHUNKS, PAYLOAD, count, ms / 1e3, PATIENCE * ms / 1e3)
+        configs.append(_scenario(ms, loss, seed, values))
     for number, (printed, *_) in each_printed(configs, jobs=jobs):
         yield programs[number], [*map(float, printed)]
-    values: dict[str, object] = {"collective.kind": "allreduce", "collective.pieces": 1, "collective.count": count}
+    values = {"collective.kind": "allreduce", "collective.pieces": 1, "collective.count": count}
     values |= {"collective.size": f"{2 * CHUNKS * PAYLOAD} B", "collective.emulated": count}
     for point in points:
         if point[0] == TCP:
@@ -169,16 +177,18 @@ def times_s(
 
 
 def _scenario(ms: int, loss: float, seed: int, values: Mapping[str, object]) -> "Scenario":
-    from scenarios.api import scenario
+    from scenarios.studies.rank_programs import two_hosts
+    from topologies.units import format_rate
 
-    rate = f"{RATE_BPS / 1e9:g} Gbit/s"
-    fabric: dict[str, object] = {"gpus": [1, 1], "leaves": 1, "spines": 1, "border_routers": 1, "buffer": "1 GB"}
-    common = {f"fabric.{key}": value for key, value in fabric.items()} | {
-        **{"fabric.wan_loss": loss, "conditions.intra_rate": rate, "conditions.wan_rate": rate},
-        **{"conditions.wan_delay": f"{ms / 2} ms", "transport.queue": "fifo"},
-        **{"run.modes": ["base"], "run.seed": seed},
-    }
-    return scenario("paper", common | dict(values))
+    # Hosts are as fast as the WAN, so that a burst waits in their ports and not in the WAN's queue.
+    lossy = {"fabric.buffer": "1 GB", "fabric.wan_loss": loss, "transport.queue": "fifo"}
+    return two_hosts(
+        wan_bps=RATE_BPS,
+        wan_delay_s=ms / 2e3,
+        seed=seed,
+        intra_rate=format_rate(round(RATE_BPS)),
+        values=lossy | dict(values),
+    )
 
 
 def mean_and_error(times: Sequence[float]) -> tuple[float, float]:

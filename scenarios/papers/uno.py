@@ -106,7 +106,7 @@ def line_of(case: str, across: str, measured: Measured, flow_bytes: int) -> Line
 def configuration(case: str, across: str, flow_bytes: int, seed: int) -> "Scenario":
     """Return the configuration of a case whose flows are of `flow_bytes`."""
     from scenarios.api import scenario
-    from scenarios.papers.rank_programs import program
+    from scenarios.studies.rank_programs import program
 
     fabric: dict[str, object] = {"gpus": [1 + len(LOCALS), len(REMOTES)], "leaves": 1, "spines": 1, "border_routers": 1}
     values = {f"fabric.{key}": value for key, value in fabric.items()} | {
@@ -125,7 +125,7 @@ def configuration(case: str, across: str, flow_bytes: int, seed: int) -> "Scenar
 
 def measure(case: str, across: str, *, flow_bytes: int = FLOW_BYTES, seed: int = 1) -> Measured:
     """Run a case in a VM; raises VMError if the VM cannot run, and RunError if the flows do not end."""
-    from scenarios.papers.rank_programs import printed_by_ranks
+    from scenarios.studies.rank_programs import printed_by_ranks
 
     return _measured(printed_by_ranks(configuration(case, across, flow_bytes, seed)))
 
@@ -145,7 +145,7 @@ def _repeat(settings: Settings, show: Show) -> Repeated:
     if not settings.measures:
         predicted = [Line(case=case, across=across, fair_s=fair_s(case, FLOW_BYTES)) for case, across in places]
         return Repeated(tables=[_table(predicted)], claims=[], lines=[*map(asdict, predicted)], picture=None)
-    from scenarios.papers.rank_programs import each_printed
+    from scenarios.studies.rank_programs import each_printed
 
     configs, found = [configuration(*place, FLOW_BYTES, settings.seed) for place in places], dict[int, Measured]()
     show(f"0 of {len(places)} cases measured")

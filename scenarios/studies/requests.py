@@ -10,7 +10,7 @@ import csv
 import io
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -25,7 +25,6 @@ from topologies.errors import format_value
 if TYPE_CHECKING:
     from analysis.figures.output import Picture
     from analysis.model.serving import Offer, Prefilled, Request, Rule, Serving
-    from scenarios.spec.scenario import Scenario
 
 COMMAND = "run.py requests"
 _CONNECTIONS = 64
@@ -333,7 +332,7 @@ def arrivals_s(
     """Measure: return when the cache of each request that is prefilled remotely was in the local site, s. Raises
     ValueError if the last one is there later than can be measured."""
     from analysis.model.serving import remote_caches, transfers_s
-    from scenarios.papers.rank_programs import printed, program
+    from scenarios.studies.rank_programs import printed, program, two_hosts
 
     caches = sorted(remote_caches(requests, serving, prefilled), key=lambda cache: cache[1])
     _, begin_s, sizes = zip(*caches, strict=True)
@@ -342,19 +341,15 @@ def arrivals_s(
         what = f"the last of {len(requests)} requests' caches is there after {last_s:,.0f} s"
         raise ValueError(f"--measured: {what}; allowed: up to {_LONGEST_S:,.0f} s, so measure fewer requests")
     words = [f"{round(ready_s * 1e6)}:{max(1, round(size))}" for _, ready_s, size in caches]
-    took_s = printed(_scenario(serving, program("caches", _CONNECTIONS, *words), seed))
+    config = two_hosts(
+        wan_bps=serving.wan_bps,
+        wan_delay_s=serving.wan_delay_s,
+        intra_rate="1000 Gbit/s",
+        seed=seed,
+        values=program("caches", _CONNECTIONS, *words),
+    )
+    took_s = printed(config)
     return {number: ready_s + took for (number, ready_s, _), took in zip(caches, took_s, strict=True)}
-
-
-def _scenario(serving: "Serving", values: Mapping[str, object], seed: int) -> "Scenario":
-    from scenarios.api import scenario
-    from topologies.units import format_delay, format_rate
-
-    rate = format_rate(round(serving.wan_bps))
-    common: dict[str, object] = {"fabric.gpus": [1, 1], "fabric.leaves": 1, "fabric.spines": 1}
-    common |= {"fabric.border_routers": 1, "conditions.intra_rate": "1000 Gbit/s", "conditions.wan_rate": rate}
-    common |= {"conditions.wan_delay": format_delay(serving.wan_delay_s), "run.modes": ["base"], "run.seed": seed}
-    return scenario("paper", common | dict(values))
 
 
 def _sentences(lines: Sequence[Line], count: int) -> Iterator[str]:

@@ -1,25 +1,39 @@
-"""Runs the programs of scenarios and returns what their ranks print: papers that need TCP itself have programs."""
+"""Runs the programs of scenarios and returns what their ranks print: what needs TCP itself has a program."""
 
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from scenarios.api import RunError
+from scenarios.api import RunError, scenario
 from scenarios.program import session
 from scenarios.spec.scenario import Scenario
+from topologies.units import format_delay, format_rate
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def program(name: str, *arguments: object) -> dict[str, object]:
-    """Return the values of a scenario that runs the module of `scenarios.papers.programs` with this name."""
-    words = [sys.executable, "-m", f"scenarios.papers.programs.{name}", *map(str, arguments)]
+    """Return the values of a scenario that runs the module of `scenarios.studies.programs` with this name."""
+    words = [sys.executable, "-m", f"scenarios.studies.programs.{name}", *map(str, arguments)]
     return {"program.command": shlex.join(words), "program.env": {"PYTHONPATH": str(_ROOT)}}
+
+
+def two_hosts(
+    *, wan_bps: float, wan_delay_s: float, intra_rate: str, seed: int, values: Mapping[str, object]
+) -> Scenario:
+    """Return a scenario of two sites with a host each, and a WAN link of this rate (bit/s) and delay (s, one way)
+    between them. `values` by dotted key are added to it; raises ScenarioError."""
+    common: dict[str, object] = {
+        **{"fabric.gpus": [1, 1], "fabric.leaves": 1, "fabric.spines": 1, "fabric.border_routers": 1},
+        **{"conditions.intra_rate": intra_rate, "conditions.wan_rate": format_rate(round(wan_bps))},
+        **{"conditions.wan_delay": format_delay(wan_delay_s), "run.modes": ["base"], "run.seed": seed},
+    }
+    return scenario("paper", common | dict(values))
 
 
 def printed(config: Scenario) -> Sequence[Any]:

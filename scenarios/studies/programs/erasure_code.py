@@ -1,14 +1,16 @@
-"""AllReduces over UDP with an erasure code, ``erasure_code CHUNKS COUNT ROUND_TRIP_S``.
+"""AllReduces over UDP with an erasure code: ``erasure_code BLOCK PARITY``, then arguments of `datagram_exchanges.main`.
 
-Every 32 datagrams are followed by 8, each the XOR of every eighth of them. One that is lost of such four is restored;
-of more, those that are lost are asked for when the block is over. CHUNKS is a multiple of 32.
+Every BLOCK datagrams are followed by PARITY, of which number n is the XOR of every PARITY-th one from n on. If one of
+such a group is lost, it is restored; if more are, they are asked for when the block is over. The message's datagrams
+are a multiple of BLOCK, and BLOCK is one of PARITY.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from scenarios.papers.programs.datagram_exchanges import Exchange, arguments, main
+from scenarios.studies.programs.datagram_exchanges import Exchange, main
 
-BLOCK, PARITY = 32, 8
+BLOCK, PARITY = int(sys.argv[1]), int(sys.argv[2])
 
 
 def xor(parts: Sequence[bytes]) -> bytes:
@@ -45,4 +47,4 @@ class ErasureCode(Exchange):
             self.ask(absent)
 
 
-main(ErasureCode, *arguments())
+main(ErasureCode, sys.argv[3:])

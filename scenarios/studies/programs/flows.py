@@ -1,6 +1,6 @@
 """Ranks of a program: each of ranks 1, 2, ... sends BYTES to rank 0 over one TCP connection, all from one instant on.
 
-    python -m scenarios.papers.programs.flows BYTES
+    python -m scenarios.studies.programs.flows BYTES
 
 Rank 0 prints a JSON object by rank: the ns since that instant at which each further MESSAGE_BYTES of the rank had
 arrived. The others print the congestion control of their connection and the bytes that they have sent again.

@@ -5,13 +5,12 @@ import json
 import os
 import socket
 import struct
-import sys
 import time
 from collections.abc import Iterable
 from typing import ClassVar
 
 RANK, HOSTS, PORT = int(os.environ["RANK"]), os.environ["LONGHAUL_HOSTS"].split(), 7000
-HEAD, PAYLOAD = struct.Struct("!BII"), 8900
+HEAD = struct.Struct("!BII")
 DATA, END, MISSING = range(3)
 _LARGEST, _ASKED_FOR = 65_535, 2000
 
@@ -106,14 +105,19 @@ class Exchange:
             self.arrived(number, payload)
 
 
-def message(rank: int, chunks: int) -> list[bytes]:
-    """Return what a rank sends, each datagram with other bytes."""
-    return [struct.pack("!II", rank, number) * (PAYLOAD // 8) for number in range(chunks)]
+def message(rank: int, chunks: int, payload: int) -> list[bytes]:
+    """Return what a rank sends, each datagram with other bytes; their number `payload` is a multiple of 8."""
+    return [struct.pack("!II", rank, number) * (payload // 8) for number in range(chunks)]
 
 
-def main(scheme: type[Exchange], chunks: int, count: int, round_trip_s: float) -> None:
-    """Run AllReduces; rank 0 prints how long each took, in s. Raises ValueError if other bytes arrive."""
-    patience_s = 1.25 * round_trip_s
+def main(scheme: type[Exchange], arguments: list[str]) -> None:
+    """Run AllReduces; rank 0 prints how long each took, in s. Raises ValueError if other bytes arrive.
+
+    The arguments are CHUNKS PAYLOAD COUNT ROUND_TRIP_S PATIENCE_S: how many datagrams of so many bytes an exchange has,
+    how many AllReduces there are, and after how long something is asked for again.
+    """
+    chunks, payload, count = map(int, arguments[:3])
+    round_trip_s, patience_s = map(float, arguments[3:])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 26)
         link.bind((HOSTS[RANK], PORT))
@@ -122,15 +126,10 @@ def main(scheme: type[Exchange], chunks: int, count: int, round_trip_s: float) -
         for number in range(count):
             begin = time.monotonic()
             for stage in (2 * number, 2 * number + 1):
-                exchange = scheme(link, stage, message(RANK, chunks), patience_s)
+                exchange = scheme(link, stage, message(RANK, chunks, payload), patience_s)
                 exchange.run()
-                if exchange.got != message(1 - RANK, chunks):
+                if exchange.got != message(1 - RANK, chunks, payload):
                     raise ValueError(f"exchange {stage} delivered other bytes than were sent")
             if not RANK:
                 print(json.dumps(time.monotonic() - begin), flush=True)
         exchange.linger()
-
-
-def arguments() -> tuple[int, int, float]:
-    """Return the arguments CHUNKS COUNT ROUND_TRIP_S of a program."""
-    return int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])

@@ -1,1 +1,0 @@
-"""Programs that papers run on the ranks' hosts."""

@@ -1,0 +1,1 @@
+"""Programs that studies and papers run on the ranks' hosts."""
