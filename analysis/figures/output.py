@@ -223,7 +223,8 @@ def colour_bar(figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, labe
 def log_ticks(axis: Axis) -> None:
     """Label a logarithmic axis with plain numbers: 1, 2, 5, 10, 20 and so on, or powers of ten below 0.01.
 
-    Call it when everything is drawn: labels below 0.01 are long, so that there is no room for three in a decade."""
+    The data must have been drawn before. Labels below 0.01 are long: a decade has no room for three of them.
+    """
     is_small = axis.get_data_interval()[0] < 0.01
     axis.set_major_locator(LogLocator() if is_small else LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(_power_of_ten if is_small else "{x:,.10g}")

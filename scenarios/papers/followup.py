@@ -298,7 +298,7 @@ def _claims(lines: Sequence[Line]) -> Iterator[Claim]:
             says=f"predicted capacities keep joint's gain, least share of the degrees, {series}",
             found=100 * min(one.gain / one.known_gain for one in joint if one.known_gain > _NOTHING),
             unit="%",
-            because="what is chosen by predicted capacities is no better than what is fixed",
+            because="paths and placements chosen by predicted capacities gain nothing over fixed ones",
         )
 
 

@@ -264,7 +264,7 @@ def _repeat(settings: Settings, show: Show) -> Repeated:
             plans[REFERENCE], is_proven = reference(model, drawn)
             proven.append(is_proven)
         except NotInstalledError as missing:
-            notes = [f"there is no line of {REFERENCE}: {missing}"]
+            notes = [f"{REFERENCE} is left out: {missing}"]
         for name, plan in plans.items():
             ends_s.setdefault(name, []).append(model.ends_s(plan.orders[None], plan.starts_s)[0])
     measured: dict[str, Floats] = {}

@@ -185,7 +185,7 @@ def value_words(key: str, value: Any) -> str:
 
 
 def cell_text(key: str, value: Any) -> str:
-    """Return the text that tables have for a value of a swept key that is no plain number or text."""
+    """Return the text that tables show for a swept value that is neither a number nor text."""
     if key == "fabric.wan" and value.name:
         return str(value.name)
     return value.words if isinstance(value, CongestionControl) else str(KEYS[key].kind.write(value))

@@ -54,7 +54,7 @@ def test_the_answer_has_every_plan_and_says_why_one_is_missing(monkeypatch: pyte
     assert plans[:4] == [RANDOM, LOCAL, STAGGERED, OPTIMISED]
     has_solver = find_spec("ortools") is not None
     assert (plans[4:] == [REFERENCE]) is has_solver
-    assert ("there is no line of CP-SAT: OR-Tools is not installed: .venv/bin/pip install" in text) is not has_solver
+    assert ("CP-SAT is left out: OR-Tools is not installed: .venv/bin/pip install" in text) is not has_solver
     assert {claim.verdict for claim in found.claims} == {SAME_DIRECTION}
     assert found.picture is not None and RANDOM in found.picture().data
 
