@@ -28,7 +28,7 @@ from topologies.conditions.synthetic import Uniform
 from topologies.conditions.wan_keys import in_a_sentence, wan_keys
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
 from topologies.fabric.link_names import directions
-from topologies.text_files import opened_text, stamp_of
+from topologies.text_files import TextFileError, opened_text, stamp_of
 from topologies.units import (
     RATE,
     UnitError,
@@ -267,9 +267,10 @@ def _read(
                         mistakes.append(f"{path}:{line}: {error}")
                     else:
                         more_mistakes += 1
+    except TextFileError as error:
+        mistakes.append(f"{path}: {error}")
     except (ValueError, csv.Error) as error:
-        why = str(error).removeprefix("it cannot be read: ")  # a TextFileError
-        mistakes.append(f"{path}: cannot be read as a trace: {why}")
+        mistakes.append(f"{path}: cannot be read as a trace: {error}")
     if more_mistakes:
         mistakes.append(f"{path}: and {more_mistakes:,} more mistakes")
     optional = () if any(rows.rates_bps[name] for name in within_sites) else within_sites
