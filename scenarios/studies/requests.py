@@ -6,14 +6,10 @@ its prefill is done, and the times of first tokens follow from when they were th
 """
 
 import argparse
-import csv
-import io
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,17 +28,9 @@ _AT_ONCE = "all requests arrive at once"
 _TELLING = 100
 """So many requests tell that their times grow with their number."""
 _MOST_MEASURED, _MOST_REQUESTS = 1000, 10_000_000
-_MOST_S = 1e12
 _LONGEST_S = 900.0  # of what is measured: ranks are ended after 1000 s
 _NOTABLE = 0.05
 """A difference from a predicted time, as a share, that is told."""
-_COLUMNS = {
-    "time": ("time", "timestamp", "arrival", "arrived_at"),
-    "input tokens": ("input", "input_tokens", "contexttokens", "context_tokens", "num_prefill_tokens", "input_length"),
-    "output tokens": ("output", "output_tokens", "generatedtokens", "num_decode_tokens", "output_length"),
-}
-"""Names of the columns of a trace, in lower case; those of Azure's public traces are TIMESTAMP, ContextTokens and
-GeneratedTokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +197,7 @@ def _serving(options: argparse.Namespace) -> "Serving":
 
 def _requests(options: argparse.Namespace) -> "Sequence[Request]":
     from analysis.model.serving import poisson
+    from scenarios.studies.request_trace import read
 
     if options.trace is not None:
         return read(options.trace)[: options.requests]
@@ -219,71 +208,6 @@ def _requests(options: argparse.Namespace) -> "Sequence[Request]":
         output_tokens=options.output,
         seed=options.seed,
     )
-
-
-def read(path: Path) -> "list[Request]":
-    """Return the requests of a CSV file, from its first one on, in the order of their times (s, or ISO 8601, which is
-    UTC without a zone), to 1 ns; raises ValueError."""
-    from analysis.model.serving import Request
-
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--trace: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    rows = csv.reader(io.StringIO(text, newline=""))
-    requests, kinds = list[Request](), set[bool]()
-    try:
-        places = _places(path, [name.strip().lower() for name in next(rows, [])])
-        for row in filter(None, rows):
-            at = f"--trace: {path}, line {rows.line_num}"
-            time, *tokens = (row[place].strip() if place < len(row) else "" for place in places)
-            for token in tokens:
-                if not (token.isascii() and token.isdecimal() and 0 < len(token.lstrip("0")) < 10):
-                    raise ValueError(
-                        f"{at}: {format_value(token)} is not a number of tokens; allowed: 1 to 999,999,999"
-                    )
-            instant_s, is_date = _instant_s(time, at)
-            kinds.add(is_date)
-            if len(kinds) > 1:
-                raise ValueError(f"{at}: {format_value(time)} is not a time of the lines above; allowed: either kind")
-            requests.append(Request(instant_s, *map(int, tokens)))
-    except csv.Error as error:
-        raise ValueError(f"--trace: {path}, line {rows.line_num} is not CSV: {error}") from None
-    if not requests:
-        raise ValueError(f"--trace: {path} has no requests; allowed: a line for each, below the columns' names")
-    first_s = min(request.arrival_s for request in requests)
-    since = (replace(one, arrival_s=round(one.arrival_s - first_s, 9)) for one in requests)
-    return sorted(since, key=lambda one: one.arrival_s)
-
-
-def _places(path: Path, names: Sequence[str]) -> list[int]:
-    """Return which columns have the time, the input and the output tokens; raises ValueError."""
-    places = list[int]()
-    for what, allowed in _COLUMNS.items():
-        name = next((one for one in allowed if one in names), None)
-        if name is None:
-            raise ValueError(f"--trace: {path} has no column of the {what}; allowed: one called {', '.join(allowed)}")
-        if names.count(name) > 1:
-            raise ValueError(f"--trace: {path} has {names.count(name)} columns called {name}; allowed: one")
-        places.append(names.index(name))
-    return places
-
-
-def _instant_s(text: str, at: str) -> tuple[float, bool]:
-    """Return a time in s, and whether it is a date; one without a zone is UTC, whatever the zone of this machine."""
-    is_date = False
-    try:
-        value = float(text)
-    except ValueError:
-        try:
-            date = datetime.fromisoformat(text)
-            value, is_date = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
-        except ValueError:
-            value = math.nan
-    if not abs(value) <= _MOST_S:  # nor is NaN
-        allowed = f"seconds, or a date and time in ISO 8601; at most {_MOST_S:,.0f} s"
-        raise ValueError(f"{at}: {format_value(text)} is not a time; allowed: {allowed}")
-    return value, is_date
 
 
 def _line(
