@@ -34,7 +34,7 @@ from scenarios.program.collectives import Group, Surroundings
 from scenarios.program.condition_changes import ProgramTimeline
 from scenarios.program.fault_times import FaultTimes
 from scenarios.program.job_rounds import JobRounds
-from scenarios.program.kernel_log import mapping_troubles
+from scenarios.program.kernel_log import memory_troubles
 from scenarios.program.marks import Marks
 from scenarios.program.preload import Preloaded, PreloadError
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
@@ -576,7 +576,7 @@ class Run:
             "full": full,
             "computed": computed,
             "crowded": self._is_crowded,
-            **mapping_troubles(),
+            **memory_troubles(),
         }
 
     @property

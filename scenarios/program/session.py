@@ -426,6 +426,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "processes_full": over.get("crowded"),
         "needed_mappings": over.get("needed_mappings"),
         "was_refused_mappings": over.get("was_refused_mappings"),
+        "exhausted_memory": over.get("exhausted_memory") or [],
         "computed": over.get("computed"),
     }
 
@@ -484,8 +485,9 @@ def _names(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[str]:
-    """Return a sentence for each failure in a run (a result of `result_of`); none if all ranks ended with 0."""
+def failures(result: Mapping[str, Any], config: Scenario, folder: Path | None) -> list[str]:
+    """Return a sentence for each failure in a run (a result of `result_of`), whose `folder` is None if it is not kept;
+    none if all ranks ended with 0."""
     spec, sentences = config.program, list[str]()
     if result["ended_early"]:
         sentences.append(result["ended_early"])
@@ -500,6 +502,10 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
             )
     if result["was_refused_mappings"]:
         sentences.append("this machine refused memory to a process of the VM, which was ended: free some memory")
+    if names := result["exhausted_memory"]:
+        count = f"{len(names):,} {'process' if len(names) == 1 else 'processes'} ({', '.join(sorted(set(names)))})"
+        full = f"memory was full, of which sockets' buffers are a part, so Linux killed {count}"
+        sentences.append(f"{full}: set program.memory above {format_size(spec.memory_bytes)}")
     by_status: dict[str, list[Mapping[str, Any]]] = {}
     killed = _killed_ranks(result)
     for rank in result["ranks"]:
@@ -513,7 +519,7 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
         failed = [rank for rank in ranks if (rank["status"] or 0) > 0 and rank["last_line"]]
         first = min(failed, key=lambda rank: rank["end_s"], default=None)
         why = "" if first is None else f', rank {first["rank"]} after "{first["last_line"]}"'
-        sentences.append(f"{names} {status}{why}: {folder / OUTPUT} has the output")
+        sentences.append(f"{names} {status}{why}" + (f": {folder / OUTPUT} has the output" if folder else ""))
     return sentences
 
 

@@ -156,9 +156,11 @@ def roughly(size_bytes: float) -> str:
 
 def _window(load: Load) -> Note | None:
     needs = load.under_way_bytes
-    if needs <= MAX_WINDOW_BYTES or (load.connection_bytes or 0) <= MAX_WINDOW_BYTES:
+    if min(needs, np.inf if load.connection_bytes is None else load.connection_bytes) <= MAX_WINDOW_BYTES:
         return None
     most, then = f"{MAX_WINDOW_BYTES / 1e9:.3g} GB", "measured times will be longer than predicted"
+    if load.connection_bytes is None:
+        then = "a program's connection alone cannot fill the path"
     return Valued(
         f"a connection needs up to {needs / 1e9:,.3g} GB under way (rate times round trip), and TCP's window has at "
         f"most {most}: {then}",

@@ -74,8 +74,8 @@ def _printed(config: Scenario, folder: Path) -> Sequence[Sequence[Any]]:
         config, folder=folder, shows=lambda rank, stream, output: None, tells=False, directory=_ROOT
     )
     result = session.result_of(config, state, why, 0.0)
-    if problems := session.failures(result, config, folder):
-        raise RunError(problems[0])
+    if problems := session.failures(result, config, None):
+        raise RunError("; ".join(problems))
     paths = [folder / session.OUTPUT / f"{rank}.stdout" for rank in range(len(state.gpus))]
     texts = [path.read_text() if path.exists() else "" for path in paths]
     return [[json.loads(line) for line in text.splitlines()] for text in texts]

@@ -14,7 +14,7 @@ import random
 import subprocess
 import sys
 
-from scenarios.program.kernel_log import mapping_troubles
+from scenarios.program.kernel_log import memory_troubles
 
 BLOCK, BLOCKS = 1 << 16, 66_000  # no mapping is longer than a block; 4.3 GB, of which few are written
 ROUNDS, MOST = 24, 50 << 20
@@ -79,4 +79,4 @@ if __name__ == "__main__":
     sys.stdin.readline()
     print("kept", *broken_up(), flush=True)
     small = subprocess.run([sys.executable, "-S", "-c", SMALL], check=False)
-    print("ended", small.returncode, json.dumps(mapping_troubles()), flush=True)
+    print("ended", small.returncode, json.dumps(memory_troubles()), flush=True)

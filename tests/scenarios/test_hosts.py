@@ -200,7 +200,9 @@ def test_sockets_have_the_usual_limits_of_linux_unless_the_paths_need_more(held:
     transport = Transport(line_rate=line_rate)
     limits, first = socket_limits(held, transport), initial_segments(held, transport)
     usual = (131_072, 6_291_456, 16_384, 4_194_304)  # tcp(7), for machines of at least 128 MB
-    assert limits.receive[0] == limits.send[0] == 4096 and limits.send[1] == usual[2]
+    assert limits.receive[0] == limits.send[0] == 4096
+    # A buffer of which the growth cannot be calculated (see below) has to begin large.
+    assert limits.send[1] == (usual[2] if 3 * 16_640 * first < 2**31 and first <= 32_768 else limits.send[2])
     assert usual[0] <= limits.receive[1] <= limits.receive[2] < 2**31
     assert usual[3] <= limits.send[2] < 2**31 and usual[1] <= limits.receive[2]
     # A window is half a receiver's buffer, and a sender's buffer has to hold the window, with its memory.

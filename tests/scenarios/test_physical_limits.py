@@ -99,6 +99,16 @@ def test_what_the_emulation_refuses_is_not_told_in_addition(capsys):
     assert line.endswith("measured times will be longer than predicted")
 
 
+def test_a_path_that_holds_more_than_tcp_s_window_is_told_of_collectives_and_of_programs(capsys):
+    fast = ["--dry-run", "--set", "conditions.wan_rate=200 Gbit/s", "--wan-delay"]
+    of_program = "a program's connection alone cannot fill the path"
+    for sent, then in ((["--chunk", "2 GB"], "measured times will be longer"), (["--exec", "true"], of_program)):
+        for delay, holds in (("20 ms", None), ("25 ms", "1.25 GB")):  # the window has 2^30 bytes
+            assert command.run([*fast, delay, *sent]) == 0
+            told = [one for one in capsys.readouterr().err.splitlines() if "TCP's window" in one]
+            assert len(told) == (holds is not None) and all(holds in one and then in one for one in told)
+
+
 def test_the_api_warns_of_each_limit_once_and_a_study_that_uses_it_prints_it_once(recwarn, capsys):
     small = api.scenario("paper", {"collective.chunk": "1.5 kB", "collective.count": 1, "run.modes": ["base"]})
     assert not recwarn.list

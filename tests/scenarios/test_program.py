@@ -628,6 +628,14 @@ def test_a_hostile_program_is_bounded_by_its_limits_and_each_violation_is_report
     assert re.search(rf"ranks? 2(, 3)? ended with status 1, {why}", said)
 
 
+def test_ranks_that_together_exhaust_memory_are_told_which_key_has_more(tmp_path: Path) -> None:
+    hold = "import os, time; held = [os.urandom(1 << 20) for _ in range(150)]; time.sleep(5)"
+    said = program(tmp_path, f"exec {PYTHON} -c '{hold}'", "--set", 'program.memory="300 MB"', status=1)[1]
+    killed = r"Linux killed [2-8] processes \(python.*\): set program.memory above 300 MB"
+    assert re.search(f"memory was full, of which sockets' buffers are a part, so {killed}", said)
+    assert re.search(r"ranks .* ended by signal 9: run/output has the output", said)
+
+
 def test_an_interrupted_program_leaves_its_output_so_far_and_says_where(tmp_path: Path) -> None:
     output = tmp_path / "run" / "output" / "0.stdout"
     with started("--gpus", 4, "--exec", "echo hi; while sleep 1; do :; done", "--out", "run", cwd=tmp_path) as process:

@@ -185,15 +185,17 @@ def test_measured_times_that_are_not_the_predicted_ones_are_told() -> None:
     assert told.startswith("WARNING: remote at 10 Gbit/s: measured times to first token are up to +150 % from")
 
 
-def test_first_tokens_are_those_of_caches_that_crossed_the_testbed_s_wan() -> None:
-    """Caches share the WAN: without sharing, those under way together would be there at other times."""
+@pytest.mark.parametrize(("wan_bps", "token_bytes"), [(5e9, 20e3), (200e9, 160e3)])
+def test_first_tokens_are_those_of_caches_that_crossed_the_testbed_s_wan(wan_bps: float, token_bytes: float) -> None:
+    """Caches share the WAN: without sharing, those under way together would be there at other times. The faster WAN
+    holds 500 MB in a round trip, more than the buffers of senders would grow to by Linux's calculation."""
     serving = Serving(
         local_servers=2,
         remote_servers=4,
         local_token_s=80e-6,
         remote_token_s=40e-6,
-        cache_bytes=20e3,
-        wan_bps=5e9,
+        cache_bytes=token_bytes,
+        wan_bps=wan_bps,
         wan_delay_s=0.01,
         slots=64,
         token_s=0.02,
@@ -203,13 +205,13 @@ def test_first_tokens_are_those_of_caches_that_crossed_the_testbed_s_wan() -> No
     predicted = served(requests, serving, prefilled)
     measured = served(requests, serving, prefilled, arrivals_s(requests, serving, prefilled, seed=1))
     assert measured.first_token_s == pytest.approx(predicted.first_token_s, rel=0.01)
-    alone = [0.01 + request.input_tokens * 20e3 * 8 / 5e9 for request in requests]
+    alone = [0.01 + request.input_tokens * token_bytes * 8 / wan_bps for request in requests]
     took = (
         measured.first_token_s
         - 0.02
         - [done - one.arrival_s for done, one in zip(prefilled.done_s, requests, strict=True)]
     )
-    assert max(took / alone) > 1.3
+    assert max(took / alone) > 1.2
 
 
 def test_sentences_tell_from_which_rate_on_a_rule_is_ahead() -> None:
