@@ -65,8 +65,9 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
         f"{name}{suffix}-jobs",
         bars,
         title=configuration.title,
-        caption=f"Completion time of each job{' by mode' * (len(modes) > 1)}, counted from its start: {about}.",
+        caption=f"Time of each job{' by mode' * (len(modes) > 1)}, counted from its start: {about}.",
         ticks={(configuration.index, mode): mode for mode in modes},
+        measures=configuration.measures_of_jobs,
         whole=_rounds(run),
     )
 
@@ -82,8 +83,11 @@ def picture_of_sweep(name: str, run: Run, configurations: Sequence[Configuration
         if index == one.index
     }
     where = f"{title}, mode {' '.join(sorted({mode for _, mode in modes}))}"
-    caption = f"Completion time of each job by configuration, counted from its start: {where}."
-    return _picture(f"{name}-jobs", bars, title=where, caption=caption, ticks=ticks, whole=_rounds(run))
+    caption = f"Time of each job by configuration, counted from its start: {where}."
+    measures = {job: measure for one in configurations for job, measure in one.measures_of_jobs.items()}
+    return _picture(
+        f"{name}-jobs", bars, title=where, caption=caption, ticks=ticks, measures=measures, whole=_rounds(run)
+    )
 
 
 def _rounds(run: Run) -> int:
@@ -92,10 +96,17 @@ def _rounds(run: Run) -> int:
 
 
 def _picture(
-    name: str, bars: Sequence[Bar], *, title: str, caption: str, ticks: Mapping[tuple[int, str], str], whole: int
+    name: str,
+    bars: Sequence[Bar],
+    *,
+    title: str,
+    caption: str,
+    ticks: Mapping[tuple[int, str], str],
+    measures: Mapping[str, str],
+    whole: int,
 ) -> Picture | None:
     """Draw bars in a panel for each job, at ticks with these labels by configuration and mode; None without bars. A
-    point of the run has `whole` rounds."""
+    point of the run has `whole` rounds, and `measures` tell what a job's time is in place of its completion time."""
     if not bars:
         return None
     of_job: dict[str, list[Bar]] = {}
@@ -111,7 +122,7 @@ def _picture(
         for axes, (job, own) in zip(grid, of_job.items(), strict=True):
             _draw(axes, own, places[job], unit_s, is_flat=widest > _PAGE)
             axes.set_title(job)
-            (axes.set_xlabel if widest > _PAGE else axes.set_ylabel)(f"completion time ({unit})")
+            (axes.set_xlabel if widest > _PAGE else axes.set_ylabel)(f"{measures.get(job, 'completion time')} ({unit})")
         heading(figure, title)
         sides = SIDES if any(bar.measured for bar in bars) else "predicted"
         if widest > _PAGE:

@@ -21,7 +21,7 @@ from analysis.figures.swept_axis import SweptAxis, swept_axis
 from analysis.results.reader import Run
 from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
-from analysis.statistics.jobs_in_words import all_words_of, told_apart, words_of
+from analysis.statistics.jobs_in_words import all_words_of, measured_as, told_apart, words_of
 from analysis.statistics.number_words import COLLECTIVE_NAMES
 from analysis.statistics.rates import Range, ranges_of, untold
 from topologies.conditions import background_load, link_overrides
@@ -195,16 +195,22 @@ class Configuration:
         return str(self.values.get("collective.kind", "allgather"))
 
     @property
-    def has_background(self) -> bool:
-        """Whether any job is background traffic."""
-        return any(job.get("kind") == "background" for job in self.values.get("job") or ())
+    def measures_of_jobs(self) -> dict[str, str]:
+        """What the time of a job is, by its name, for each job whose time is not that of its completion."""
+        jobs = self.values.get("job") or ()
+        return {str(job["name"]): words for job in jobs if (words := measured_as(job))}
+
+    @property
+    def has_drawn_jobs(self) -> bool:
+        """Whether the messages of any job are drawn at random."""
+        return any(job.get("kind") in ("background", "requests") for job in self.values.get("job") or ())
 
     @property
     def has_blocks(self) -> bool:
         """Whether collective.chunk has an effect: not in training, and not if every job has a size of its own."""
         jobs = self.values.get("job")
         if jobs:
-            return any(job.keys().isdisjoint(("chunk", "size", "rate", "schedule")) for job in jobs)
+            return any(job.keys().isdisjoint(("chunk", "size", "rate", "schedule", "requests")) for job in jobs)
         return self.kind != "training"
 
     @property
@@ -395,7 +401,7 @@ class PointRows:
     def series(self) -> Series:
         """The completion times as a series, from which intervals are computed."""
         chosen: Any = {name: np.asarray(self.rows[name], dtype=bool) for name in ("reembedded", "rerouted")}
-        chosen["one_draw"] = self.configuration.has_background and not self.configuration.rounds_differ
+        chosen["one_draw"] = self.configuration.has_drawn_jobs and not self.configuration.rounds_differ
         return series_of(self.number, self.completion_s, self.configuration.conditions, **chosen)
 
     @property

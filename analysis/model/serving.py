@@ -81,7 +81,9 @@ class Served:
     end_s: "np.ndarray[tuple[int], np.dtype[np.float64]]"
 
 
-def poisson(count: int, *, per_s: float, input_tokens: float, output_tokens: float, seed: int) -> list[Request]:
+def poisson(
+    count: int, *, per_s: float, input_tokens: float, output_tokens: float, seed: int | Sequence[int]
+) -> list[Request]:
     """Return requests that arrive at random, with exponentially distributed tokens, at least one, of these means."""
     draws = np.random.default_rng(seed)
     arrivals_s = draws.exponential(1 / per_s, count).cumsum()

@@ -370,8 +370,9 @@ def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[st
         times = rows[["completion_s", "predicted_s"]].mean() * 1e3
         background = "yes" if rows["background"].iloc[0] else ""
         measured = f"{times['completion_s']:,.3f}" if engine != "model" else _NONE
-        label = configurations[index].label
-        yield [engine, label, mode, job, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
+        label, measure = configurations[index].label, configurations[index].measures_of_jobs.get(job)
+        told = f"{job} ({measure})" if measure else job
+        yield [engine, label, mode, told, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
 
 
 def _choices(points: Iterable[PointRows]) -> Iterator[list[str]]:

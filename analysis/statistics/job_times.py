@@ -23,6 +23,7 @@ from analysis.statistics.jobs_in_words import (
     Job,
     differing_fields,
     is_same_work,
+    measured_as,
     own_words,
     short_words,
     words_of,
@@ -247,7 +248,8 @@ class _Job:
             compared = f", {list_all(words)}" if words else ""
             parts.append(f"{time}{_where(self.name, one, self.rounds)}{compared}")
         told_parts = [*parts[:_MOST], *([f"{len(parts) - _MOST} more below"] if len(parts) > _MOST else [])]
-        return f"{self.name} takes {'; '.join(told_parts)}"
+        measure = measured_as(self.rounds[0].job(self.name))
+        return f"{self.name}{f' ({measure})' * bool(measure)} takes {'; '.join(told_parts)}"
 
 
 def _worst(jobs: Iterable[_Job]) -> list[str]:

@@ -11,9 +11,12 @@ from typing import Any
 Job = Mapping[str, Any]
 """A [[job]] table; `name` is always given."""
 
-BACKGROUND, _MESSAGES = "background", ("background", "transfer")
-_WORK = ("kind", "size", "schedule", "pattern", "rate", "duration", "count", "ranks")
-"""The fields that define what a job sends, and between which ranks."""
+BACKGROUND, REQUESTS, _MESSAGES = "background", "requests", ("background", "transfer")
+_WORK = (
+    *("kind", "size", "schedule", "pattern", "rate", "duration", "count", "ranks"),
+    *("trace", "per_second", "input", "cache", "local_token", "remote_token", "token", "percentile"),
+)
+"""The fields that define what a job does, and between which ranks. The rule of requests is a choice."""
 _UNGIVEN = {
     "kind": "its kind as the collective",
     "algorithm": "its algorithm by default",
@@ -70,6 +73,12 @@ def short_words(job: Job, fields: Iterable[str]) -> str:
     return f"{job['name']} {own_words(job, fields)}".strip()
 
 
+def measured_as(job: Job) -> str:
+    """Return what a job's time is, if it is not the time from its start to its last arrival: "percentile 99 of first
+    tokens", or ""."""
+    return f"percentile {job.get('percentile', 99):g} of first tokens" if job.get("kind") == REQUESTS else ""
+
+
 def told_apart(configurations: Sequence[Sequence[Job]]) -> list[str]:
     """Return for each configuration its jobs with what tells them from those of the others: "train alone", "train +
     infer 8 MB". Jobs are told whole if that tells no difference."""
@@ -86,12 +95,19 @@ def _fields(job: Job) -> dict[str, str]:
     """Return the given fields of a job in words, in the order in which they are told. `chunk` is another way to give
     the `size`."""
     written = {
-        "kind": "{}",
+        "kind": f"{job['requests']} {{}}" if "requests" in job else "{}",
         "algorithm": "{}",
         "schedule": "schedule {}",
         "size": "{}",
         "chunk": "{} messages" if job.get("kind") in _MESSAGES else "{} blocks",
         "pattern": "{}",
+        "trace": "of {}",
+        "per_second": "{:g} a second",
+        "input": "of {} tokens",
+        "cache": "{} a token",
+        "local_token": "prefilled in {}",
+        "remote_token": "or {}",
+        "rule": "{}",
         "rate": "{}",
         "duration": "for {}",
         "channels": "{} channels",
@@ -101,12 +117,15 @@ def _fields(job: Job) -> dict[str, str]:
         "start": "from {}",
         "deadline": "by {}",
         "latest": "at the latest {}",
+        "token": "first token {}",
+        "percentile": "percentile {}",
         "ranks": "on GPUs {}",
     }
     values = dict(job) | ({"ranks": _ranks_words(job["ranks"])} if "ranks" in job else {})
-    if "schedule" in values:
-        values["schedule"] = "/".join(str(values["schedule"]).split("/")[-2:])
-    default = {"count": 1, "start": "0 s"}
+    for field in ("schedule", "trace", "rule"):
+        if field in values:
+            values[field] = "/".join(str(values[field]).split("/")[-2:])
+    default = {"count": 1, "start": "0 s", "token": "20 ms", "percentile": 99}
     found = {
         field: form.format(values[field])
         for field, form in written.items()

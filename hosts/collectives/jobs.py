@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from hosts.collectives.kinds import JOBS, JobSpan, Workload
+from hosts.collectives.kinds import JOBS, FirstTokens, JobSpan, Workload
 from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer
 
 MAX_TRANSFERS = 200_000
@@ -25,6 +25,7 @@ class Job:
     Place i of the job's workload is `places[i]` of the union. A round does not wait for a background job, and the
     places of a background job keep their ranks. The job's packets carry `dscp`, and their class is guaranteed the
     fraction `guaranteed_share` of a WAN link. `demand_bps` is the rate that each of its flows wants, if it is limited.
+    `first_tokens` counts transfers of `workload`.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Job:
     dscp: int = 0
     guaranteed_share: float = 0.0
     demand_bps: float = math.inf
+    first_tokens: FirstTokens | None = None
 
 
 def combine(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
@@ -88,6 +90,11 @@ def _check(job: Job, places: int) -> None:
         )
 
 
+def _behind(tokens: FirstTokens, gates: int) -> FirstTokens:
+    """Return what a job measures if it has this many transfers before those of its workload."""
+    return replace(tokens, caches=tuple((gates + transfer, arrival_s) for transfer, arrival_s in tokens.caches))
+
+
 def _groups(jobs: Sequence[Job], sites: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return groups of places that may exchange their ranks: same site, same jobs, and the same role in each job."""
     places_by_role: dict[tuple[object, ...], list[int]] = {}
@@ -130,6 +137,7 @@ class _Union:
         first, gates, arrived = len(self._transfers), dict[int, int](), dict[int, Collection[int]]()
         if job.start_s:
             gates = {place: self._gate(place, job.start_s) for place in job.places}
+        gated = len(self._transfers) - first
         for repetition in range(job.count):
             if repetition:
                 gates = {place: self._gate(place, 0.0, arrived[place]) for place in job.places}
@@ -149,6 +157,7 @@ class _Union:
             is_background=job.is_background,
             places=job.places,
             computations=tuple(works * job.count for works in job.workload.computations),
+            first_tokens=job.first_tokens and _behind(job.first_tokens, gated),
         )
 
     def _gate(self, place: int, seconds: float, after: Collection[int] = ()) -> int:

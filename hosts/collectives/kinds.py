@@ -148,11 +148,27 @@ def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstTokens:
+    """What a job of requests measures: the time from the arrival of a request to its first token, of which `percentile`
+    is the job's time.
+
+    A token is decoded in `token_s`. `there_s` has the times until the caches of requests are there that are not sent,
+    and `caches` the transfer that brings each other cache, counted from the job's first, with the arrival of its
+    request, in s from the job's start.
+    """
+
+    percentile: float
+    token_s: float
+    there_s: tuple[float, ...]
+    caches: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobSpan:
     """One of several jobs in their common schedule: its transfers, its start, its places and its computations.
 
     `computations` has the `Workload.computations` of a training job, repeated for each of its collectives. A round does
-    not wait for a background job.
+    not wait for a background job. A job with `first_tokens` has these times in place of its completion.
     """
 
     name: str
@@ -161,6 +177,7 @@ class JobSpan:
     is_background: bool = False
     places: tuple[int, ...] = ()
     computations: tuple[tuple[str, ...], ...] = ()
+    first_tokens: FirstTokens | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

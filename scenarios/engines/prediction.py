@@ -45,7 +45,7 @@ from scenarios.policies.play import play
 from scenarios.policies.players import player_of, timeline_of
 from scenarios.policies.situation import Action
 from scenarios.spec.faults import Fault, active
-from scenarios.spec.jobs import TRANSFER
+from scenarios.spec.jobs import REQUESTS, TRANSFER
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
 from topologies.fabric.failures import NO_CABLES
@@ -198,7 +198,7 @@ class Plan(Timing):
         is_probed = conditions.are_probed(chosen_by, start, numbers.size, config.collective.reembed_every)
         fabric, router, dead = conditions.fabric, self.chooser.router, conditions.dead(start, numbers.size)
         routed, spread = spreads_over(fabric, chosen_by) is None, ways_of(fabric, chosen_by) is not None
-        reconnects = config.transport.buffer_bytes is not None or config.has_background
+        reconnects = config.transport.buffer_bytes is not None or config.has_drawn_jobs
         is_probing = chosen_by.knowledge.kind == PROBED
         waits_s = cost.reconfiguring_s(
             router,
@@ -268,7 +268,7 @@ def _bound(config: Scenario, conditions: Conditions) -> LowerBound | None:
     demands = []
     for job in config.jobs:
         ranks, collective = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
-        if not job.is_background and collective.kind not in (*SELF_SIZED_KINDS, TRANSFER):
+        if not job.is_background and collective.kind not in (*SELF_SIZED_KINDS, REQUESTS, TRANSFER):
             demands.append(
                 RoundJob(
                     kind=collective.kind,
@@ -317,7 +317,7 @@ def critical_path(config: Scenario, mode: str, count: int) -> dict[str, float]:
         first_links = [names[link] for link in tunnel_ports(conditions.fabric)]
         names += first_links * (decisions.limits_bps.shape[1] // len(first_links))
     mean_s: defaultdict[str, float] = defaultdict(float)
-    whole = None if config.has_background else plan.times()
+    whole = None if config.has_drawn_jobs else plan.times()
     for row in range(count):
         predicted, at = (plan.row(row).times(), 0) if whole is None else (whole, row)
         hops, limits = _hops(plan.row(row), links[row]), fluid.bottleneck_names(predicted, names, at)

@@ -31,6 +31,7 @@ from scenarios.policies.outcome import Readings
 from scenarios.policies.policy import Mode
 from scenarios.policies.rules import reacts
 from scenarios.spec.classes import of_flows
+from scenarios.spec.requests import first_token_s
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
 from topologies.shaping.classes import FRAME_BYTES, payload_bytes, wan_of
@@ -101,7 +102,7 @@ class Timing:
     @property
     def _differs_by_round(self) -> bool:
         """Whether rounds have different messages, so that each needs a plan of its own."""
-        return self.config.has_background and len(self.decisions.path) > 1
+        return self.config.has_drawn_jobs and len(self.decisions.path) > 1
 
     def _each(self) -> Iterator[Self]:
         """Yield the plan of each collective."""
@@ -397,19 +398,25 @@ def path_changes(path: npt.NDArray[np.int16], moved: npt.NDArray[np.int16]) -> i
 def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
     """Return when the last non-background job ends, [K] seconds, given the arrivals of transfers, [T, K]."""
     spans = [span for span in spans if not span.is_background]
-    ends_s = [arrives_s[span.transfers.start : span.transfers.stop].max(axis=0) for span in spans]
+    ends_s = [
+        arrives_s[span.transfers.start : span.transfers.stop].max(axis=0, initial=0.0)
+        for span in spans  # a round may have no request whose cache is sent
+    ]
     return np.max(ends_s, axis=0)  # type: ignore[no-any-return]
 
 
 def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
-    """Return each job's completion time, from its start to its last arrival, [K, J] seconds; arguments as `round_s`."""
-    return np.stack(
-        [
-            arrives_s[span.transfers.start : span.transfers.stop].max(axis=0, initial=span.start_s) - span.start_s
-            for span in spans  # a draw of background traffic may have no message
-        ],
-        axis=1,
-    )
+    """Return each job's time, [K, J] seconds: from its start to its last arrival, or to the first tokens of its
+    requests; arguments as `round_s`."""
+
+    def of_job(span: JobSpan) -> Floats:
+        own_s = arrives_s[span.transfers.start : span.transfers.stop] - span.start_s
+        if span.first_tokens is not None:
+            return first_token_s(span.first_tokens, own_s)
+        latest_s: Floats = own_s.max(axis=0, initial=0.0)
+        return latest_s  # a draw of background traffic may have no message
+
+    return np.stack([of_job(span) for span in spans], axis=1)
 
 
 @lru_cache(maxsize=64)

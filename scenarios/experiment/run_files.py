@@ -197,7 +197,10 @@ def _input_files(scenario: Scenario) -> list[Path]:
     files = [
         file
         for config in scenario.configurations()
-        for path in (config.conditions.trace, config.collective.schedule, *(job.schedule for job in config.jobs))
+        for path in (
+            *(config.conditions.trace, config.collective.schedule),
+            *(file for job in config.jobs for file in job.files),
+        )
         if path is not None
         for file in files_of(path)
     ]

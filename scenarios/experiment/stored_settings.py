@@ -29,7 +29,7 @@ def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
                 {"name": one.name, "start_s": one.start_s, "background": one.is_background} | _works_as_json(one)
                 for one in config.workload.jobs
             ],
-            **({"rounds_differ": True} if config.has_background else {}),
+            **({"rounds_differ": True} if config.has_drawn_jobs else {}),
             "shared_links": {mode: list(config.shared_links(mode)) for mode in config.run.modes},
             **_admission_as_json(config),
             **_deciding_as_json(config),

@@ -41,7 +41,8 @@ def forget_changed() -> None:
 
 
 def _paths(scenario: Scenario) -> Iterable[Path]:
-    named = [scenario.conditions.trace, scenario.collective.schedule, *(job.schedule for job in scenario.jobs)]
+    of_jobs = [file for job in scenario.jobs for file in job.files]
+    named = [scenario.conditions.trace, scenario.collective.schedule, *of_jobs]
     swept = [value for axis in scenario.sweep for value in axis.values if isinstance(value, Path)]
     own = [split_reference(one.function)[0] for one in scenario.policies if one.function is not None]
     return [path for path in (*named, *swept, *own) if path is not None]

@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis.model.serving import RULES
 from hosts.collectives.background import PATTERNS
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING
+from scenarios.policies.user_policy import split_reference
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.values import (
@@ -30,8 +32,10 @@ from scenarios.spec.values import (
     Kind,
     check_unique,
     name_of,
+    numbers,
     one_of,
     read_tables,
+    texts,
     whole,
 )
 from topologies import units
@@ -40,9 +44,10 @@ from topologies.errors import Mistake, format_value
 MAX_JOBS = 16
 MAX_COUNT = 1000
 MAX_CHANNELS, MAX_PIECES = 64, 4096
-BACKGROUND, TRANSFER = "background", "transfer"
+MAX_REQUESTS = 10_000
+BACKGROUND, REQUESTS, TRANSFER = "background", "requests", "transfer"
 
-_KINDS = (*ALGORITHMS, MESSAGES, TRAINING, TRACE, BACKGROUND, TRANSFER)
+_KINDS = (*ALGORITHMS, MESSAGES, TRAINING, TRACE, BACKGROUND, REQUESTS, TRANSFER)
 _ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name in names))
 
 
@@ -54,6 +59,11 @@ class JobSpec:
     `pattern`, by `rate_bps`, the mean rate at which each of its ranks sends, and by `duration_s`, and has messages of
     `chunk_bytes`. A transfer requests `size_bytes` by `deadline_s`, or `rate_bps` for `duration_s`; if it is deferred
     it must be complete by `latest_s` (`scenarios.spec.admission`).
+
+    A job of requests has this many `requests` in a round, `per_second` on average with a mean of `input_tokens`, or the
+    next ones of a `trace`. A token has `cache_bytes`, and takes `local_token_s` or `remote_token_s` to prefill, as the
+    `rule` decides, which expects a WAN of `rate_bps`. The job's time is the `percentile` of the times to first token,
+    of which decoding takes `token_s` (`scenarios.spec.requests`).
     """
 
     name: str
@@ -73,16 +83,37 @@ class JobSpec:
     traffic_class: str | None = None
     deadline_s: float | None = None
     latest_s: float | None = None
+    requests: int | None = None
+    trace: Path | None = None
+    per_second: float | None = None
+    input_tokens: int | None = None
+    cache_bytes: int | None = None
+    local_token_s: float | None = None
+    remote_token_s: float | None = None
+    rule: str | None = None
+    token_s: float = 0.02
+    percentile: float = 99.0
 
     @property
     def is_background(self) -> bool:
         """Whether the job is background traffic, for whose end no round waits."""
         return self.kind == BACKGROUND
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that the job's messages are read from."""
+        rule = split_reference(self.rule)[0] if self.rule is not None and self.rule not in RULES else None
+        return tuple(path for path in (self.schedule, self.trace, rule) if path is not None)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the job's messages are drawn for every round."""
+        return self.kind in (BACKGROUND, REQUESTS)
+
     def has_default_size(self, default: CollectiveSpec) -> bool:
         """Whether the job's collective has the size of `default`, the scenario's [collective]."""
         is_given = self.size_bytes is not None or self.chunk_bytes is not None
-        return not is_given and (self.kind or default.kind) not in (*SELF_SIZED_KINDS, BACKGROUND, TRANSFER)
+        return not is_given and (self.kind or default.kind) not in (*SELF_SIZED_KINDS, BACKGROUND, REQUESTS, TRANSFER)
 
     def collective(self, default: CollectiveSpec) -> CollectiveSpec:
         """Return the collective that the job repeats; `default` is the scenario's [collective].
@@ -106,7 +137,7 @@ class JobSpec:
     def written(self) -> dict[str, Any]:
         """Return the [[job]] table that declares this job."""
         values = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
-        default = {"start": 0.0, "count": 1}
+        default = {"start": 0.0, "count": 1, "token": JobSpec.token_s, "percentile": JobSpec.percentile}
         return {
             key: KEYS[key].kind.write(value)
             for key, value in values.items()
@@ -131,6 +162,16 @@ def _read_ranks(value: list[Any]) -> tuple[int, ...]:
 
 _RANKS = Kind("a list of two ranks or more, in the order of their positions", (list,), _read_ranks, list)
 
+
+def _is_rule(given: str) -> bool:
+    try:
+        return given in RULES or bool(split_reference(given))
+    except ValueError:
+        return False
+
+
+_RULE = texts(f"{', '.join(RULES)}, or FILE:NAME, a function in a Python file", _is_rule, near=tuple(RULES))
+
 KEYS: Mapping[str, Key] = {
     "name": Key("name", name_of("job")),
     "ranks": Key("ranks", _RANKS),
@@ -151,10 +192,25 @@ KEYS: Mapping[str, Key] = {
     "duration": Key("duration_s", DELAY),
     "deadline": Key("deadline_s", DELAY),
     "latest": Key("latest_s", DELAY),
+    "requests": Key("requests", whole(1, MAX_REQUESTS)),
+    "trace": Key("trace", texts("the path of a CSV file with requests", lambda given: given.isprintable(), Path)),
+    "per_second": Key("per_second", numbers((int, float), 1e-3, 1e6)),
+    "input": Key("input_tokens", whole(1, 10_000_000)),
+    "cache": Key("cache_bytes", SIZE),
+    "local_token": Key("local_token_s", DELAY),
+    "remote_token": Key("remote_token_s", DELAY),
+    "rule": Key("rule", _RULE),
+    "token": Key("token_s", DELAY),
+    "percentile": Key("percentile", numbers((int, float), 1, 100)),
 }
 _VALUE_KINDS = {name: key.kind for name, key in KEYS.items()}
 _BACKGROUND_KEYS = ("pattern", "rate", "duration")
 _TRANSFER_KEYS = ("deadline", "latest")
+_DRAWN_KEYS = ("per_second", "input")
+_NEEDED_OF_REQUESTS = ("requests", "cache", "local_token", "remote_token", "rule")
+_REQUESTS_KEYS = (*_NEEDED_OF_REQUESTS, *_DRAWN_KEYS, "trace", "token", "percentile")
+_EXPECT_NOTHING = ("local", "remote")
+"""The rules that expect no rate of the WAN."""
 _COLLECTIVE_KEYS = ("algorithm", "channels", "pieces", "size", "schedule", "count")
 
 
@@ -175,6 +231,15 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
 def unused(table: Mapping[str, object], default: str) -> Iterator[tuple[str, str]]:
     """Yield the keys that a [[job]] table of its kind, or else of the kind `default`, does not use, with the reason."""
     kind = table.get("kind", default)
+    if kind == REQUESTS:
+        of_others = (*_COLLECTIVE_KEYS, *_TRANSFER_KEYS, "pattern", "duration", "chunk")
+        yield from ((key, f"the kind is {REQUESTS}") for key in of_others)
+        if table.get("rule") in _EXPECT_NOTHING:
+            yield "rate", f'the rule "{table["rule"]}" expects no rate of the WAN'
+        if "trace" in table:
+            yield from ((key, "the requests are those of the trace") for key in _DRAWN_KEYS)
+        return
+    yield from ((key, f"the kind is not {REQUESTS}") for key in _REQUESTS_KEYS)
     if kind == TRANSFER:
         keys = ("pattern", *(key for key in _COLLECTIVE_KEYS if key != "size"))
         yield from ((key, f"the kind is {TRANSFER}") for key in keys)
@@ -196,6 +261,12 @@ def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str,
     """Check the keys and values of one table against each other, for `read_tables`."""
     if table.get("kind") == TRANSFER:
         yield from _check_transfer(table, values)
+        return
+    if table.get("kind") == REQUESTS:
+        expected = ("rate",) * (values.get("rule", "local") not in _EXPECT_NOTHING)
+        for key in (*_NEEDED_OF_REQUESTS, *_DRAWN_KEYS * ("trace" not in table), *expected):
+            if key not in table:
+                yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
         return
     if table.get("kind") == BACKGROUND:
         for key in _BACKGROUND_KEYS:

@@ -18,7 +18,7 @@ from scenarios.policies.policy import Mode, When
 from scenarios.spec import te
 from scenarios.spec.admission import ADMITTING_ROUTING, AdmissionSpec
 from scenarios.spec.collective import CollectiveSpec
-from scenarios.spec.jobs import TRANSFER, JobSpec
+from scenarios.spec.jobs import BACKGROUND, TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.run import RunSpec
@@ -141,7 +141,7 @@ def _describes_a_job(config: Configuration) -> bool:
 def _has_default_size(config: Configuration) -> bool:
     jobs = config.jobs
     return not jobs or any(
-        job.has_default_size(config.collective) or (job.is_background and job.chunk_bytes is None) for job in jobs
+        job.has_default_size(config.collective) or (job.kind == BACKGROUND and job.chunk_bytes is None) for job in jobs
     )
 
 

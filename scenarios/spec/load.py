@@ -467,15 +467,7 @@ def _with_absolute_paths(key: str, value: object, folder: Path) -> object:
     """Return a value with the relative paths in it made absolute, from this folder."""
     name = key.removeprefix("sweep.")
     if name == "job" and isinstance(value, list):
-        return [
-            {
-                k: _with_absolute_paths("collective.schedule", v, folder) if k == "schedule" else v
-                for k, v in one.items()
-            }
-            if isinstance(one, dict)
-            else _with_absolute_paths(key, one, folder)
-            for one in value
-        ]
+        return [_with_absolute_files_of_job(one, key, folder) for one in value]
     if name == "program.role" and isinstance(value, list):
         return [_with_absolute_file(one, "input", folder) for one in value]
     if name == "policy" and isinstance(value, list):
@@ -486,6 +478,15 @@ def _with_absolute_paths(key: str, value: object, folder: Path) -> object:
         return [_with_absolute_paths(name, item, folder) for item in value]
     is_path = isinstance(value, str) and value and (name != "fabric.wan" or value.endswith(GRAPHML))
     return str(Path(folder, str(value)).absolute()) if is_path else value
+
+
+def _with_absolute_files_of_job(job: object, key: str, folder: Path) -> object:
+    if not isinstance(job, dict):
+        return _with_absolute_paths(key, job, folder)
+    names_a_file = isinstance(rule := job.get("rule"), str) and ":" in rule
+    for name in ("schedule", "trace", *("rule",) * names_a_file):
+        job = _with_absolute_file(job, name, folder)
+    return job
 
 
 def _with_located_packs(value: object, folder: Path, depth: int = 4) -> object:

@@ -36,8 +36,8 @@ def reference() -> str:
             "| --- | --- |",
             *of_roles,
             "",
-            "A `[[job]]` has these keys; [background](jobs.md#several-jobs-at-once) and [transfers](jobs.md#transfers) "
-            "need some:",
+            "A `[[job]]` has these keys; [background](jobs.md#several-jobs-at-once), "
+            "[requests](jobs.md#requests-to-a-language-model) and [transfers](jobs.md#transfers) need some:",
             "",
             "| key | allowed |",
             "| --- | --- |",

@@ -11,7 +11,8 @@ from hosts.collectives.schedule import ScheduleError
 from scenarios.spec.admission import AdmissionPlan
 from scenarios.spec.classes import ClassSpec, dscp_of
 from scenarios.spec.collective import CollectiveSpec, workload_of
-from scenarios.spec.jobs import JobSpec
+from scenarios.spec.jobs import REQUESTS, JobSpec
+from scenarios.spec.requests import demand_bps, requests_workload
 from scenarios.spec.training import TrainingPlan, sites_of
 
 
@@ -42,7 +43,8 @@ def workload_of_jobs(
     is not possible, and ScheduleError if no job is left or they are too many together.
 
     `default` is the scenario's [collective], `training` plans jobs of that kind, and `admission` admits transfers;
-    refused and broken transfers are left out. Background traffic is drawn from `seed` for the round of this number.
+    refused and broken transfers are left out. Background traffic and requests are drawn from `seed` for the round of
+    this number.
     """
     placed = []
     share = {each.name: each.share for each in classes}
@@ -72,6 +74,7 @@ def _job(
     training: TrainingPlan | None,
 ) -> Job:
     ranks, spec = job.ranks or tuple(range(sum(sites))), job.collective(default)
+    wanted_bps, tokens = math.inf, None
     try:
         if job.is_background:
             assert job.pattern is not None and job.rate_bps is not None and job.duration_s is not None
@@ -83,6 +86,11 @@ def _job(
                 duration_s=job.duration_s,
                 seed=seed,
             )
+            wanted_bps = job.rate_bps / (len(ranks) - 1)
+        elif job.kind == REQUESTS:
+            site = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
+            workload, tokens = requests_workload(job, [site[rank] for rank in ranks], number=seed[-1], seed=seed)
+            wanted_bps = demand_bps(job, len(ranks))
         elif spec.kind == TRAINING:
             assert training is not None
             workload = training.workload(ranks)
@@ -97,7 +105,8 @@ def _job(
         workload=workload,
         places=ranks,
         start_s=job.start_s,
-        count=job.count,
+        count=1 if job.is_drawn else job.count,
         is_background=job.is_background,
-        demand_bps=math.inf if not job.is_background else (job.rate_bps or 0) / (len(ranks) - 1),
+        demand_bps=wanted_bps,
+        first_tokens=tokens,
     )

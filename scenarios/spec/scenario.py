@@ -156,13 +156,13 @@ class Scenario:
         return AdmissionPlan(self.admission, self.fabric, self.conditions, self.classes, dead)
 
     @property
-    def has_background(self) -> bool:
-        """Whether any job is background traffic, which is drawn for every round."""
-        return any(job.is_background for job in self.jobs)
+    def has_drawn_jobs(self) -> bool:
+        """Whether the messages of any job, background traffic or requests, are drawn for every round."""
+        return any(job.is_drawn for job in self.jobs)
 
     def of_round(self, number: int) -> "Scenario":
-        """Return the configuration with the workload of a round: the same flows, but other background messages."""
-        return replace(self, round_number=number) if self.has_background else self
+        """Return the configuration with the workload of a round: the same flows, but other drawn messages."""
+        return replace(self, round_number=number) if self.has_drawn_jobs else self
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:

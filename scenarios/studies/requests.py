@@ -6,21 +6,18 @@ its prefill is done, and the times of first tokens follow from when they were th
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, check_range, listed, quantity
 from topologies.command_line import CommandParser
-from topologies.errors import format_value
 
 if TYPE_CHECKING:
     from analysis.figures.output import Picture
-    from analysis.model.serving import Offer, Prefilled, Request, Rule, Serving
+    from analysis.model.serving import Prefilled, Request, Rule, Serving
 
 COMMAND = "run.py requests"
 _CONNECTIONS = 64
@@ -93,7 +90,10 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     check_range(options, 1, 10_000, "local", "remote", "slots")
     check_range(options, 0, 2**63 - 1, "seed")
     check_range(options, 1, _MOST_MEASURED, "measured")
-    rules, base = {name: rule_of(name) for name in listed("--rules", options.rules)}, _serving(options)
+    from scenarios.policies.serving_rule import rule_of
+
+    rules = {name: rule_of(name, "--rules") for name in listed("--rules", options.rules)}
+    base = _serving(options)
     rates = [*dict.fromkeys(_rate(text) for text in listed("--wan-rates", options.wan_rates))]
     requests = _requests(options)
     lines = list[Line]()
@@ -129,46 +129,6 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     )
 
 
-def rule_of(name: str) -> "Callable[[], Rule]":
-    """Return what makes the rule with this name, or the function or class "FILE:NAME" of a user, whose objects may keep
-    state; raises ValueError."""
-    from analysis.model.serving import RULES
-    from scenarios.policies.user_policy import loaded
-
-    if name in RULES:
-        return lambda: RULES[name]
-    if ":" not in name:
-        raise ValueError(f"--rules: {format_value(name)} is unknown; allowed: {', '.join(RULES)}, or FILE:NAME")
-    try:
-        given = loaded(name)
-    except ValueError as error:
-        raise ValueError(f"--rules: {format_value(name)} {error}") from None
-
-    def told(call: Callable[[], Any]) -> Any:
-        """Call a part of the rule, whose prints are not results; raises ValueError if it fails."""
-        try:
-            with redirect_stdout(sys.stderr):
-                return call()
-        except (Exception, KeyboardInterrupt, SystemExit) as error:  # an interrupted run raises no KeyboardInterrupt
-            raise ValueError(f"--rules: {format_value(name)} failed: {type(error).__name__}: {error}") from None
-
-    def made() -> "Rule":
-        import numpy as np
-
-        rule = told(given) if isinstance(given, type) else given
-
-        def asked(offer: "Offer") -> bool:
-            answer = told(lambda: rule(offer))
-            if not isinstance(answer, bool | np.bool_):
-                allowed = f"returned {format_value(answer)}; allowed: True for the remote site, or False"
-                raise ValueError(f"--rules: {format_value(name)} {allowed}")
-            return bool(answer)
-
-        return asked
-
-    return made
-
-
 def _rate(text: str) -> float:
     from topologies.units import parse_rate_bps
 
@@ -197,10 +157,13 @@ def _serving(options: argparse.Namespace) -> "Serving":
 
 def _requests(options: argparse.Namespace) -> "Sequence[Request]":
     from analysis.model.serving import poisson
-    from scenarios.studies.request_trace import read
+    from scenarios.spec.request_trace import read
 
     if options.trace is not None:
-        return read(options.trace)[: options.requests]
+        try:
+            return read(options.trace)[: options.requests]
+        except ValueError as error:
+            raise ValueError(f"--trace: {error}") from None
     return poisson(
         options.requests,
         per_s=options.per_second,

@@ -576,7 +576,7 @@ class Testbed:
 
     def set_round(self, number: int) -> None:
         """Have the agents run the messages of a round, if rounds differ; they then need new connections."""
-        if self.config.has_background:
+        if self.config.has_drawn_jobs:
             self.config = self.config.of_round(number)
             self._communicator.set_workload(scaled_workload(self.config.workload, self.platform.scale))
             self.disconnect()
@@ -926,5 +926,5 @@ class Testbed:
 @lru_cache(maxsize=4)
 def _extent_of(config: Scenario, scale: RateScale) -> Extent:
     """Return the extent of a configuration's workload, scaled, or of those of all its rounds."""
-    rounds = range(config.collective.count if config.has_background else 1)
+    rounds = range(config.collective.count if config.has_drawn_jobs else 1)
     return extent(scaled_workload(config.of_round(number).workload, scale) for number in rounds)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.model.serving import RULES, Serving, poisson, prefill, served
-from scenarios.studies.request_trace import read
+from scenarios.spec.request_trace import read
 from scenarios.studies.requests import Line, _warnings, arrivals_s
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -108,7 +108,7 @@ def test_dates_without_a_zone_are_utc_on_any_machine(zone: str, tmp_path: Path) 
     """New York left its summer time within this hour, and is four or five hours behind the second request's zone."""
     path = tmp_path / "trace.csv"
     path.write_text("time,input,output\n2023-11-05T05:59:00,1,1\n2023-11-05T06:01:00+00:00,1,1\n2023-11-05T06:02,1,1\n")
-    code = "import sys, pathlib, scenarios.studies.request_trace as r\n"
+    code = "import sys, pathlib, scenarios.spec.request_trace as r\n"
     code += "print([one.arrival_s for one in r.read(pathlib.Path(sys.argv[1]))])"
     command = [sys.executable, "-c", code, str(path)]
     ended = subprocess.run(

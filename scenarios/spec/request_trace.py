@@ -23,17 +23,17 @@ GeneratedTokens."""
 
 def read(path: Path) -> list[Request]:
     """Return the requests of a CSV file, from its first one on, in the order of their times (s, or ISO 8601, which is
-    UTC without a zone), to 1 ns; raises ValueError."""
+    UTC without a zone), to 1 ns; raises ValueError, whose text begins with the path."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--trace: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     rows = csv.reader(io.StringIO(text, newline=""))
     requests, kinds = list[Request](), set[bool]()
     try:
         places = _places(path, [name.strip().lower() for name in next(rows, [])])
         for row in filter(None, rows):
-            at = f"--trace: {path}, line {rows.line_num}"
+            at = f"{path}, line {rows.line_num}"
             time, *tokens = (row[place].strip() if place < len(row) else "" for place in places)
             for token in tokens:
                 if not (token.isascii() and token.isdecimal() and 0 < len(token.lstrip("0")) < 10):
@@ -46,9 +46,9 @@ def read(path: Path) -> list[Request]:
                 raise ValueError(f"{at}: {format_value(time)} is not a time of the lines above; allowed: either kind")
             requests.append(Request(instant_s, *map(int, tokens)))
     except csv.Error as error:
-        raise ValueError(f"--trace: {path}, line {rows.line_num} is not CSV: {error}") from None
+        raise ValueError(f"{path}, line {rows.line_num} is not CSV: {error}") from None
     if not requests:
-        raise ValueError(f"--trace: {path} has no requests; allowed: a line for each, below the columns' names")
+        raise ValueError(f"{path} has no requests; allowed: a line for each, below the columns' names")
     first_s = min(request.arrival_s for request in requests)
     since = (replace(one, arrival_s=round(one.arrival_s - first_s, 9)) for one in requests)
     return sorted(since, key=lambda one: one.arrival_s)
@@ -60,9 +60,9 @@ def _places(path: Path, names: Sequence[str]) -> list[int]:
     for what, allowed in _COLUMNS.items():
         name = next((one for one in allowed if one in names), None)
         if name is None:
-            raise ValueError(f"--trace: {path} has no column of the {what}; allowed: one called {', '.join(allowed)}")
+            raise ValueError(f"{path} has no column of the {what}; allowed: one called {', '.join(allowed)}")
         if names.count(name) > 1:
-            raise ValueError(f"--trace: {path} has {names.count(name)} columns called {name}; allowed: one")
+            raise ValueError(f"{path} has {names.count(name)} columns called {name}; allowed: one")
         places.append(names.index(name))
     return places
 

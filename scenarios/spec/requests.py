@@ -1,0 +1,148 @@
+"""Jobs of requests to a language model that two sites serve (`analysis.model.serving`), as messages of a round.
+
+The GPUs of the first rank's site prefill and decode; those of other sites only prefill, and send the cache of keys and
+values to one of the first. Each GPU prefills one request at a time. A cache is sent when its prefill is done, whatever
+the network does (open loop), so that a round's messages are known before it begins. Decoding has room for all requests.
+"""
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.model.serving import Prefilled, Request, Serving, poisson, prefill
+from hosts.collectives.background import timed
+from hosts.collectives.kinds import FirstTokens, Workload
+from hosts.collectives.schedule import Flow, ScheduleError
+from scenarios.policies.serving_rule import rule_of
+from scenarios.spec.jobs import JobSpec
+from scenarios.spec.request_trace import read
+
+Floats = npt.NDArray[np.float64]
+
+
+def requests_workload(
+    job: JobSpec, site_of_rank: Sequence[int], *, number: int, seed: tuple[int, ...]
+) -> tuple[Workload, FirstTokens]:
+    """Return a job's messages of the round of this number, drawn from `seed` or of the job's trace, and what their
+    arrivals tell of first tokens.
+
+    `site_of_rank` has the site of each of the job's ranks, the places of the workload; the result has the same flows
+    in every round. Raises ScheduleError if all ranks are in one site, and for a rule or a trace that is wrong.
+    """
+    local, remote = (
+        [place for place, site in enumerate(site_of_rank) if (site == site_of_rank[0]) is is_local]
+        for is_local in (True, False)
+    )
+    if not remote:
+        raise ScheduleError("requests are served by the GPUs of one site; allowed: ranks of two sites or more")
+    assert job.requests is not None and job.cache_bytes is not None and job.rule is not None
+    assert job.local_token_s is not None and job.remote_token_s is not None
+    serving = Serving(
+        local_servers=len(local),
+        remote_servers=len(remote),
+        local_token_s=job.local_token_s,
+        remote_token_s=job.remote_token_s,
+        cache_bytes=job.cache_bytes,
+        wan_bps=job.rate_bps or math.inf,
+        wan_delay_s=0.0,
+        slots=job.requests,
+        token_s=job.token_s,
+    )
+    requests = _requests(job, number, seed)
+    try:
+        prefilled = prefill(requests, serving, rule_of(job.rule, "rule")())
+    except ValueError as error:
+        raise ScheduleError(str(error)) from None
+    messages = sorted(_caches(requests, prefilled, serving, local, remote))
+    there_s = [
+        done_s - request.arrival_s
+        for request, is_remote, done_s in zip(requests, prefilled.is_remote, prefilled.done_s, strict=True)
+        if not is_remote
+    ]
+    workload = timed(
+        ((at_s, flow, size) for at_s, _, flow, size in messages),
+        places=len(site_of_rank),
+        algorithm=job.rule,
+        among=[Flow(src, dst) for src in remote for dst in local],
+    )
+    workload = replace(workload, groups=())  # the ranks' servers stay where they are
+    sent = [index for index, transfer in enumerate(workload.schedule.transfers) if transfer.after]
+    arrivals_s = [requests[number].arrival_s for _, number, *_ in messages]
+    return workload, FirstTokens(
+        percentile=job.percentile,
+        token_s=job.token_s,
+        there_s=tuple(there_s),
+        caches=tuple(zip(sent, arrivals_s, strict=True)),
+    )
+
+
+def first_token_s(tokens: FirstTokens, arrives_s: Floats) -> Floats:
+    """Return the percentile of the times to first token of a job's requests, [K] s, from the arrivals of all its
+    transfers, [T, K] s from the job's start."""
+    sent, arrivals_s = [transfer for transfer, _ in tokens.caches], [arrival_s for _, arrival_s in tokens.caches]
+    waited_s = arrives_s[sent] - np.array(arrivals_s)[:, None]
+    unsent_s = np.broadcast_to(np.array(tokens.there_s)[:, None], (len(tokens.there_s), arrives_s.shape[1]))
+    found: Floats = np.percentile(np.concatenate([unsent_s, waited_s]), tokens.percentile, axis=0) + tokens.token_s
+    return found
+
+
+def demand_bps(job: JobSpec, ranks: int) -> float:
+    """Return the rate that each flow of a job wants if all its requests are prefilled remotely, at most."""
+    assert job.cache_bytes is not None
+    if job.trace is not None:
+        requests = _of_trace(job.trace)
+        span_s = requests[-1].arrival_s - requests[0].arrival_s
+        tokens_per_s = sum(one.input_tokens for one in requests) / span_s if span_s else math.inf
+    else:
+        assert job.per_second is not None and job.input_tokens is not None
+        tokens_per_s = job.per_second * job.input_tokens
+    return 8 * tokens_per_s * job.cache_bytes / max(1, ranks - 1)
+
+
+def _requests(job: JobSpec, number: int, seed: tuple[int, ...]) -> list[Request]:
+    """Return the requests of a round: drawn, or the next ones of the trace, which begins again after its last one."""
+    assert job.requests is not None
+    if job.trace is None:
+        assert job.per_second is not None and job.input_tokens is not None
+        drawn = {"per_s": job.per_second, "input_tokens": job.input_tokens, "output_tokens": 1}
+        return poisson(job.requests, **drawn, seed=list(seed))
+    whole = _of_trace(job.trace)
+    if job.requests > len(whole):
+        raise ScheduleError(f"requests: {job.requests:,}; allowed: up to {len(whole):,}, which the trace has")
+    first = number % (len(whole) // job.requests) * job.requests
+    found = whole[first : first + job.requests]
+    return [replace(one, arrival_s=one.arrival_s - found[0].arrival_s) for one in found]
+
+
+@lru_cache(maxsize=4)
+def _of_trace(path: Path) -> list[Request]:
+    try:
+        return read(path)
+    except ValueError as error:
+        raise ScheduleError(f"trace: {error}") from None
+
+
+def _caches(
+    requests: Sequence[Request],
+    prefilled: Prefilled,
+    serving: Serving,
+    local: Sequence[int],
+    remote: Sequence[int],
+) -> Iterator[tuple[float, int, Flow, int]]:
+    """Yield the caches that are sent: when each is done (s), its request, its flow, and its bytes. A request goes to
+    the server that is free first, as in `prefill`, and its cache to the local GPUs in turn."""
+    servers = [(0.0, place) for place in remote]
+    sent = 0
+    for number, (request, is_remote, done_s) in enumerate(
+        zip(requests, prefilled.is_remote, prefilled.done_s, strict=True)
+    ):
+        if is_remote:
+            _, src = heapq.heapreplace(servers, (done_s, servers[0][1]))
+            yield done_s, number, Flow(src, local[sent % len(local)]), round(request.input_tokens * serving.cache_bytes)
+            sent += 1
