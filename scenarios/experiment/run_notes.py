@@ -16,6 +16,7 @@ from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.prediction import ring_gap
 from scenarios.policies.policy import ALWAYS
+from scenarios.spec import transfer_class
 from scenarios.spec.scenario import Scenario
 from topologies.errors import list_first
 
@@ -44,7 +45,7 @@ def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
         yield "conditions stand still during the reconfiguration before a collective, whose time is counted"
     yield from _schedule_search_notes(configs)
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
-    yield from _admission_notes(configs)
+    yield from admission_notes(configs)
 
 
 def _free_to_reroute(config: Scenario) -> tuple[list[str], list[str]]:
@@ -62,8 +63,11 @@ def _tunnel_notes(configs: Sequence[Scenario]) -> Iterator[str]:
         yield f"{' and '.join(idle)} choose no WAN path where all jobs are admitted transfers: they keep their tunnels"
 
 
-def _admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:
-    """Yield the outcomes of each configuration's transfers, by label; equal outcomes appear once."""
+def admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield the class of transfers that has been added, and the outcomes of each configuration's transfers, by label;
+    equal sentences appear once."""
+    added = (transfer_class.told(one.classes, beside_program=one.program.is_given) for one in configs)
+    yield from dict.fromkeys(filter(None, added))
     labels_of: dict[tuple[str, ...], list[str]] = {}
     for config in configs:
         sentences = tuple(transfer.sentence for transfer in config.transfers)

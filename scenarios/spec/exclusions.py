@@ -374,7 +374,6 @@ TABLE = (
     Exclusion(_REFEREES, _OUTAGES, _NO_BEST),
     Exclusion(_REFEREES, _PROGRAM, _NO_BEST),
     *(Exclusion(_REFEREES, kind, _NO_BEST) for kind in _KINDS),
-    Exclusion(_ADMITTED, _PROGRAM, "it is promised without a program, which may send as much as it likes"),
     Exclusion(_TE_BESIDE_PROGRAM, _JOBS, "not emulated yet: tunnels of jobs' flows beside those of connections"),
     Exclusion(_TE_BESIDE_PROGRAM, _CLASSES, "not emulated yet: a tunnel of connections for each class"),
     *(

@@ -289,6 +289,7 @@ class Testbed:
             late_s=self.platform.late_s,
             fair=self.fair_links is not None,
             services=() if self.fair_links is None or self.tunnels else services(self.config.classes),
+            serving=self.config.class_links,
             sending_services=self._sending_services,
             tunnels=self.tunnels,
             buffer=None

@@ -157,7 +157,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
         {"collective": {"kind": "training"}},
         'run.referees: ["policy"] cannot be combined with collective.kind "training"',
     ),
-    (ADMITTED, PROGRAM, "job: an admitted transfer cannot be combined with a program"),
     (TE | PROGRAM, {"job": [JOB]}, 'fabric.routing: a program with fabric.routing "te" cannot be combined with jobs'),
     (
         TE | PROGRAM,
@@ -223,6 +222,9 @@ OPEN: list[tuple[Part, Part]] = [
     (PROGRAM, SPRAY),
     (PROGRAM, RAILS),
     (ADMITTED, {"run": {"modes": ["wan"]}}),
+    (ADMITTED, {"job": [COPY, JOB]}),
+    (ADMITTED, CLASSES | {"job": [COPY, *CLASSES["job"]]}),
+    (ADMITTED, PROGRAM),
 ]
 """Pairs that were refused before they were measured (docs/validation.md)."""
 
