@@ -27,7 +27,7 @@ from scenarios.policies.decide import (
 from scenarios.policies.knowledge import ORACLE, Knowledge
 from scenarios.policies.policy import MODES, NEVER, Mode
 from scenarios.spec import faults, te
-from scenarios.spec.admission import ADMITTING_ROUTING, AdmissionPlan, AdmissionSpec, Transfer
+from scenarios.spec.admission import ADMITTING_ROUTING, AdmissionPlan, AdmissionSpec, Transfer, wan_cables
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
 from scenarios.spec.faults import Fault
@@ -54,6 +54,7 @@ from topologies.fabric.fabric import (
     FabricSpec,
     build_fabric,
 )
+from topologies.fabric.failures import cable
 from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import wan_of
 
@@ -154,9 +155,17 @@ class Scenario:
         """The plan that admits a configuration's transfers; None if it has no transfers."""
         if all(job.kind != TRANSFER for job in self.jobs):
             return None
-        dead = faults.dead_cables([one for one in self.faults if one.is_throughout], build_fabric(self.fabric))
+        down = [one for one in self.faults if one.is_throughout and self.is_promised_for(one)]
+        dead = faults.dead_cables(down, build_fabric(self.fabric))
         served = self.class_links if self.classes else frozenset[int]()
         return AdmissionPlan(self.admission, self.fabric, self.conditions, self.classes, dead, served)
+
+    def is_promised_for(self, fault: Fault) -> bool:
+        """Whether promises take this fault into account: a WAN link that is down from the first collective to the end,
+        or with `admission.recovery` at any time."""
+        is_wan_link = fault.kind == "link down" and cable(*fault.ends) in wan_cables(build_fabric(self.fabric))
+        recovers = self.admission.protects and self.admission.recovery_s is not None
+        return is_wan_link and (fault.is_throughout or recovers)
 
     @property
     def has_background(self) -> bool:

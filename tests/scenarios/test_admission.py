@@ -282,6 +282,31 @@ def test_transfers_beside_jobs_of_their_gpus_are_in_time_and_the_class_that_they
     assert_recorded("transfers beside jobs of their GPUs", jobs.completion_s.to_list())
 
 
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        ('at = "37.5 ms into collective 1"\nwhat = "link s0b0-s1b0 down"', "due at 40.000 ms"),  # waits for TCP's timer
+        ('at = "10 ms into collective 1"\nwhat = "agent 4 killed"', "missed in 1 that a fault ended"),
+        (
+            'at = "10 ms into collective 1"\nwhat = "agent 3 killed"',
+            "; complete at 39.8",
+        ),  # it neither sends nor receives
+    ],
+)
+def test_promises_beside_a_fault_that_they_do_not_cover_are_told_to_be_kept_or_missed(fault, found, tmp_path):
+    head = HEAD.replace("1-4 Gbit/s", "10-20 Gbit/s").replace("2 Gbit/s", "40 Gbit/s").replace("= 1\n", "= 2\n")
+    head = head.replace("[conditions]", '[conditions]\nwan_delay = "1 ms"')
+    (tmp_path / "struck.toml").write_text(
+        text(COPY | {"size": "40 MB", "deadline": "40 ms"}, head=head, tail=f"[[fault]]\n{fault}\n")
+    )
+    out, said = ended("--engine", "emulation", "--no-report", "--out", "run", "struck.toml", cwd=tmp_path)
+    what = fault.split('"')[3]
+    assert f"transfers are promised without {what} at " in said
+    (line,) = (line for line in out.splitlines() if "copy is admitted: 40 MB by 40 ms" in line)
+    assert found in line
+    assert ("1 of 1 promise kept" in out) == found.startswith("; complete")
+
+
 def test_with_classes_a_transfer_is_due_later_by_one_segment_of_another_class():
     """The WAN port may first finish a segment of 64 kB of another class; a mesh path has one WAN link, >= 1 Gbit/s."""
     gold = '[[class]]\nname = "gold"\npriority = 0'

@@ -108,12 +108,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
         "transport.slow_start_after_idle: true cannot be combined with an admitted transfer",
     ),
     (
-        ADMITTED,
-        {"fault": [{"at": "collective 0", "what": "agent 0 killed"}]},
-        "fault[1]: agent 0 killed at collective 0 cannot be combined with an admitted transfer",
-    ),
-    (ADMITTED, FAULT, "fault[1]: link s0b0-s1b0 down at collective 1 cannot be combined with an admitted transfer"),
-    (
         MIXED,
         {"fabric": {"grain": "physical"}},
         "fabric.grain: physical cannot be combined with admitted transfers together with other jobs",
@@ -225,6 +219,8 @@ OPEN: list[tuple[Part, Part]] = [
     (ADMITTED, {"job": [COPY, JOB]}),
     (ADMITTED, CLASSES | {"job": [COPY, *CLASSES["job"]]}),
     (ADMITTED, PROGRAM),
+    (ADMITTED, {"fault": [{"at": "collective 0", "what": "agent 0 killed"}]}),
+    (ADMITTED, FAULT | {"admission": {"protect": "link"}}),
 ]
 """Pairs that were refused before they were measured (docs/validation.md)."""
 
