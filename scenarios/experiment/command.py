@@ -107,6 +107,12 @@ def _path_notes(config: Scenario) -> Iterator[str]:
         )
     if config.program.is_given:
         yield from admission_notes([config])
+        awaited = [one for one in config.faults if not (one.of_program or one.is_traced)]
+        if awaited and config.program.backend != LONGHAUL:
+            yield (
+                f"{awaited[0].what} at {awaited[0].at}: collectives of a program are those that ranks announce, by the "
+                f'backend "{LONGHAUL}" of torch.distributed; if they announce none, the fault does not begin'
+            )
     if pairs := [f"{a} and {b}" for a, b in fabric.unjoined_sites]:
         yield f"no WAN path joins the sites {', '.join(pairs)}: packets between their GPUs are lost"
 

@@ -214,6 +214,7 @@ OPEN: list[tuple[Part, Part]] = [
     (PROGRAM, TE),
     (PROGRAM, ECMP),
     (PROGRAM, SPRAY),
+    (PROGRAM, {"fault": [{"at": "1 ms into collective 1", "what": "agent 3 killed"}]}),
     (PROGRAM, RAILS),
     (ADMITTED, {"run": {"modes": ["wan"]}}),
     (ADMITTED, {"job": [COPY, JOB]}),
