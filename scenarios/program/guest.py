@@ -649,7 +649,8 @@ class Run:
                 begun = self._announced[index] = replace(fault, marked_ns=now_ns)
                 self._timeline.begin(index, begun)
                 self._faults.begin(index, begun)
-            elif fault.is_over(number) and (begun := self._announced.pop(index, None)) is not None:
+            elif fault.is_over(number) and index in self._announced:
+                begun = self._announced.pop(index)
                 lasts_s = max(0, now_ns - begun.begins_ns) / 1e9
                 self._timeline.begin(index, replace(begun, lasts_s=lasts_s))
                 self._faults.finish(index, now_ns)

@@ -295,12 +295,6 @@ TABLE = (
     Exclusion(_REROUTED_BY_TIME, _FIFO, "not modelled yet: packets that wait in queues of the path before", _FAIR.name),
     Exclusion(_REROUTED_BY_TIME, _BEST_POLICY, "the best policy keeps paths for a whole collective"),
     Exclusion(_CLASSES, _WALL, _LATE, _FAIR_VIRTUAL),
-    Exclusion(
-        _CLASSES,
-        _FIFO,
-        "not emulated yet: behind the long segments of fifo links a class gets up to 9 % less than its part",
-        _FAIR_VIRTUAL,
-    ),
     Exclusion(_TRANSFERS, _WALL, _LATE, _FAIR_VIRTUAL),
     Exclusion(_ADMITTED, _FIFO, "TCP decides how flows share a fifo queue, so nothing can be promised", _FAIR_VIRTUAL),
     Exclusion(

@@ -88,7 +88,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
         'policy[1].reroute: "every 10 ms" cannot be combined with the best policy in run.referees',
     ),
     (CLASSES, WALL, "class: classes cannot be combined with the wall clock"),
-    (CLASSES, FIFO, 'class: classes cannot be combined with transport.queue "fifo"'),
     (TRANSFER, WALL, "job: transfers cannot be combined with the wall clock"),
     (ADMITTED, FIFO, 'job: an admitted transfer cannot be combined with transport.queue "fifo"'),
     (
@@ -206,6 +205,7 @@ OPEN: list[tuple[Part, Part]] = [
     (MIXED, {"fabric": {"grain": "physical", "routing": "single"}}),
     (TIMED, FAULT),
     (TIMED, CLASSES),
+    (CLASSES, FIFO),
     (TIMED, COUNTED),
     (TE, COUNTED),
     (TE, {"fabric": {"grain": "physical", "rails": 2}}),

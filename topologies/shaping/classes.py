@@ -248,7 +248,7 @@ class Shaping:
     @property
     def _delays_after_links(self) -> bool:
         """Whether delays are applied after the links, by ifbs."""
-        return self.fair or self._is_physical or self.buffer is not None or bool(self.tunnels)
+        return self.fair or self._is_physical or self.buffer is not None or bool(self.tunnels or self.services)
 
     @cached_property
     def ifbs(self) -> tuple[Ifb, ...]:
