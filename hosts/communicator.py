@@ -144,6 +144,7 @@ class Communicator:
             limits=limits(transport, flow_bytes=most.flow_bytes, flow_messages=most.flow_messages),
         )
         self.epoch, self._collective = epoch, 0
+        self._failure = ""  # why the agents were ended
         self._moves: dict[int, Move] = {}
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self._ranks]
         self._controls, agents_ends = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -279,7 +280,9 @@ class Communicator:
         self.close()
 
     def _send_command(self, rank: int, do: str, **arguments: object) -> None:
-        """Send a command to a rank's agent."""
+        """Send a command to a rank's agent; raises CollectiveError if an earlier command has failed."""
+        if self._failure:
+            raise CollectiveError(self._failure)
         # If the agent has died or is stopped, `_answers` detects it.
         with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
             messages.send(self._controls[rank], {"do": do, **arguments})
@@ -315,7 +318,8 @@ class Communicator:
         if do in ("touch", "run", "retransmitted"):
             action = f"collective {self._collective}"
         self.close()
-        raise CollectiveError(f"{action} failed: {cause}")
+        self._failure = f"{action} failed: {cause}"
+        raise CollectiveError(self._failure)
 
 
 def _joined(ranks: Sequence[int]) -> str:

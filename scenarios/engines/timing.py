@@ -34,7 +34,7 @@ from scenarios.spec.classes import of_flows
 from scenarios.spec.requests import first_token_s
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
-from topologies.shaping.classes import FRAME_BYTES, payload_bytes, wan_of
+from topologies.shaping.classes import FRAME_BYTES, payload_bytes
 
 Floats = npt.NDArray[np.float64]
 Links = npt.NDArray[np.int32]
@@ -194,13 +194,13 @@ class Timing:
         return Shared(links, _capacity_bps(rates_bps, decisions.limits_bps), decisions.alpha_s)
 
     def _classes(self) -> fluid.Classes | None:
-        """Return the traffic classes, which WAN ports serve; None if the configuration has none."""
+        """Return the traffic classes; None if the configuration has none."""
         if not self.config.classes:
             return None
-        wan = wan_of(self.conditions.fabric)
+        serving = self.config.class_links
         return fluid.Classes(
             **of_flows(self.config.classes, self.workload.dscp),
-            serves=[link in wan for link in range(len(self.conditions.shared.all))],
+            serves=[link in serving for link in range(len(self.conditions.shared.all))],
         )
 
     # --- what changes while collectives run

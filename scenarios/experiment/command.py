@@ -18,7 +18,7 @@ from scenarios.engines.preflight import at_a_time, check_capacity, check_program
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
 from scenarios.experiment.results_json import links_of, plan_as_json
 from scenarios.experiment.run_folder import FolderError, RunFolder
-from scenarios.experiment.run_notes import notes_of_run
+from scenarios.experiment.run_notes import admission_notes, notes_of_run
 from scenarios.policies.decide import spread_pairs, spreads_over
 from scenarios.policies.knowledge import ENDS, PORTS
 from scenarios.policies.policy import MODES
@@ -105,6 +105,14 @@ def _path_notes(config: Scenario) -> Iterator[str]:
             f"{mode} learns nothing of {knowledge}, and expects the mean rates: it is measured in the collectives of "
             f'program.backend "{LONGHAUL}"{" or in the rows of conditions.every" if knowledge.kind == PORTS else ""}'
         )
+    if config.program.is_given:
+        yield from admission_notes([config])
+        awaited = [one for one in config.faults if not (one.of_program or one.is_traced)]
+        if awaited and config.program.backend != LONGHAUL:
+            yield (
+                f"{awaited[0].what} at {awaited[0].at}: collectives of a program are those that ranks announce, by the "
+                f'backend "{LONGHAUL}" of torch.distributed; if they announce none, the fault does not begin'
+            )
     if pairs := [f"{a} and {b}" for a, b in fabric.unjoined_sites]:
         yield f"no WAN path joins the sites {', '.join(pairs)}: packets between their GPUs are lost"
 

@@ -360,6 +360,10 @@ def transfer_fields(config: Scenario, point: PointResult | None = None) -> dict[
     """Return a configuration's transfers with outcomes, if any; for a point also their latest completion times."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
     transfers = [transfer.as_json() | transfer.kept(longest_s.get(transfer.job.name)) for transfer in config.transfers]
+    if point is not None and (lost := sum(fault.collectives_lost for fault in point.faults)):
+        # A round that fails delivers nothing in time; measured times are those of its repetition.
+        missed = {"kept": False, "rounds_lost": lost}
+        transfers = [one | missed if "kept" in one else one for one in transfers]
     return {"transfers": transfers} if transfers else {}
 
 

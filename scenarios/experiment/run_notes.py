@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from analysis.statistics.shared_link_notes import (
     choice_notes,
@@ -16,9 +17,11 @@ from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.prediction import ring_gap
 from scenarios.policies.policy import ALWAYS
+from scenarios.spec import transfer_class
 from scenarios.spec.scenario import Scenario
 from topologies.errors import list_first
 
+_MOST_FAULTS = 3  # that a note names
 _MAX_SEARCHED, _DRAWS = 4, 2  # rings are compared with a bound in this many configurations, and draws of each
 
 
@@ -44,7 +47,7 @@ def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
         yield "conditions stand still during the reconfiguration before a collective, whose time is counted"
     yield from _schedule_search_notes(configs)
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
-    yield from _admission_notes(configs)
+    yield from admission_notes(configs)
 
 
 def _free_to_reroute(config: Scenario) -> tuple[list[str], list[str]]:
@@ -62,8 +65,12 @@ def _tunnel_notes(configs: Sequence[Scenario]) -> Iterator[str]:
         yield f"{' and '.join(idle)} choose no WAN path where all jobs are admitted transfers: they keep their tunnels"
 
 
-def _admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:
-    """Yield the outcomes of each configuration's transfers, by label; equal outcomes appear once."""
+def admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield the class of transfers that has been added, and the outcomes of each configuration's transfers, by label;
+    equal sentences appear once."""
+    added = (transfer_class.told(one.classes, beside_program=one.program.is_given) for one in configs)
+    yield from dict.fromkeys(filter(None, added))
+    yield from dict.fromkeys(chain.from_iterable(map(_beyond_promises, configs)))
     labels_of: dict[tuple[str, ...], list[str]] = {}
     for config in configs:
         sentences = tuple(transfer.sentence for transfer in config.transfers)
@@ -72,6 +79,17 @@ def _admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:
         if len(labels_of) > 1 and sentences:
             yield f"{list_first(labels, 3, separator='; ')}:"
         yield from sentences
+
+
+def _beyond_promises(config: Scenario) -> list[str]:
+    """Return a sentence if a configuration has faults that its promises do not take into account."""
+    beyond = [one.words for one in config.faults if config.admits and not config.is_promised_for(one)]
+    if not beyond:
+        return []
+    return [
+        f"transfers are promised without {list_first(beyond, _MOST_FAULTS)}; the results tell which promises were kept "
+        "nevertheless"
+    ]
 
 
 def _schedule_search_notes(configs: Sequence[Scenario]) -> Iterator[str]:

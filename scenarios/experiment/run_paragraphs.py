@@ -312,6 +312,8 @@ def _delivery(transfer: Mapping[str, Any]) -> str:
     if "there_s" not in transfer:
         return ""
     complete = f"; complete at {transfer['there_s'] * 1e3:,.3f} ms"
+    if lost := transfer.get("rounds_lost"):
+        return f"{complete} of a round, missed in {lost} that a fault ended, which began anew"
     if not transfer["kept"]:
         return f"{complete}, due at {transfer['due_s'] * 1e3:,.3f} ms"
     return f"{complete}, {'in time' if transfer['outcome'] == UNADMITTED else 'kept'}"

@@ -102,7 +102,8 @@ class CollectiveServer:
     """Answers ranks at their listening sockets, by rank; `register` and `unregister` are a selector's.
 
     `new_group` makes the group of some ranks of the program, and `record` is called with a mapping for each collective
-    that has ended. The owner of the selector calls what is registered as data of a descriptor that is ready.
+    that has ended; `announced` with the number of a collective, from 0 in the order in which they begin, when a rank
+    asks for it first. The owner of the selector calls what is registered as data of a descriptor that is ready.
     """
 
     def __init__(
@@ -113,8 +114,10 @@ class CollectiveServer:
         paths: Paths,
         new_group: Callable[[tuple[int, ...]], Group],
         record: Callable[[Mapping[str, Any]], object],
+        announced: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._selector, self._paths, self._new_group, self._record = selector, paths, new_group, record
+        self._announced, self._count = announced, 0
         self._listeners = listeners
         self._groups = dict[tuple[str, str, tuple[int, ...]], _Members]()  # by name, what was made, and ranks
         self._unfinished = 0  # collectives of groups that have ended
@@ -267,6 +270,8 @@ class CollectiveServer:
 
     def _ask(self, members: _Members, number: int, connection: _Connection, request: Request) -> None:
         if number not in members.collectives:
+            self._count += 1
+            self._announced(self._count - 1)
             planned = members.group.plan(request)
             collective = members.collectives[number] = _Collective(request, planned)
             future = self._paths.direct(planned.crossings) if planned.is_directed else None

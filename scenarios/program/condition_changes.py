@@ -380,7 +380,7 @@ class ProgramTimeline:
         self.rerouted += is_choice and messages > 0
 
     def begin(self, index: int, fault: Fault) -> None:
-        """Note the time of a fault that waited for its mark: it is now this `fault`."""
+        """Note the times of a fault that waited for its mark, or for collectives: it is now this `fault`."""
         self._faults[index] = fault
 
     def _planned(self, row: int) -> Collection[Fault]:

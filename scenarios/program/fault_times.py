@@ -58,9 +58,13 @@ class FaultTimes(FaultInjector):
         return now_ns + _LOOK_NS if due_ns is None else min(due_ns, now_ns + _LOOK_NS)
 
     def begin(self, index: int, fault: Fault) -> None:
-        """Give a fault that waited for its mark a time: it is now this `fault`."""
+        """Give a fault that waited for its mark or its collective a time: it is now this `fault`."""
         self._faults = [fault if index == number else other for number, other in enumerate(self._faults)]
         heapq.heappush(self._due_ns, (fault.begins_ns, True, index))
+
+    def finish(self, index: int, now_ns: int) -> None:
+        """End a fault now, or as soon as it has begun."""
+        heapq.heappush(self._due_ns, (max(now_ns, self._faults[index].begins_ns + 1), False, index))
 
     def advance(self, now_ns: int) -> None:
         """Inject and end the faults that are due. Raises the error of an injection, or of a new controller."""

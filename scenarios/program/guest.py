@@ -42,7 +42,7 @@ from scenarios.program.rows import rows_as_collectives
 from scenarios.program.servers import LOOK_NS, Endings, HostSockets, useless
 from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
 from scenarios.signals import guarded
-from scenarios.spec.faults import dead_cables
+from scenarios.spec.faults import Fault, dead_cables
 from scenarios.spec.program import COLLECTIVES, FAKE, LONGHAUL, PRELOADING, ProgramSpec, gpu_variables, variables
 from scenarios.spec.roles import Role
 from scenarios.spec.scenario import Scenario, from_json
@@ -171,6 +171,7 @@ class Run:
             is_busy=lambda: timeline is not None and timeline.is_routing,
         )
         self._marks = Marks(testbed.config.faults if timeline is not None else ())
+        self._announced: dict[int, Fault] = {}  # the faults that have got their times from collectives
         self._events: list[dict[str, Any]] = []  # not emitted yet
         self._had_controller = True
         self._rates_bps = self._carried_bps()
@@ -316,6 +317,7 @@ class Run:
             paths=timeline,
             new_group=new_group,
             record=self._record_collective,
+            announced=self._begin_announced_faults,
         )
 
     def _learn(self, learn: Callable[[Any], None], seen_bps: Any) -> None:
@@ -635,6 +637,24 @@ class Run:
             fault = replace(self._testbed.config.faults[index], marked_ns=self._now_ns())
             self._timeline.begin(index, fault)
             self._faults.begin(index, fault)
+
+    def _begin_announced_faults(self, number: int) -> None:
+        """Begin and end the faults that do so before this collective of a script, and give those within it their time,
+        which is now."""
+        now_ns = self._now_ns()
+        for index, fault in enumerate(self._testbed.config.faults):
+            if not fault.announced or self._timeline is None:
+                continue
+            if fault.collective == number:
+                begun = self._announced[index] = replace(fault, marked_ns=now_ns)
+                self._timeline.begin(index, begun)
+                self._faults.begin(index, begun)
+            elif fault.is_over(number) and index in self._announced:
+                begun = self._announced.pop(index)
+                lasts_s = max(0, now_ns - begun.begins_ns) / 1e9
+                self._timeline.begin(index, replace(begun, lasts_s=lasts_s))
+                self._faults.finish(index, now_ns)
+        self._apply_faults(now_ns)
 
     def _forward_output(self, rank: int, name: str, data: bytes) -> None:
         """Pass on what a rank printed up to its limit; the rest is read and dropped, so that the rank never blocks."""

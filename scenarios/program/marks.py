@@ -14,7 +14,7 @@ class Marks:
     """
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        marks = ((index, fault) for index, fault in enumerate(faults) if fault.is_awaited)
+        marks = ((index, fault) for index, fault in enumerate(faults) if fault.mark is not None)
         self._awaited = {index: (fault.mark_rank, (fault.mark or "").encode()) for index, fault in marks}
         self._unfinished: dict[int, bytes] = {}
 

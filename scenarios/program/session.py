@@ -45,7 +45,7 @@ from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
 from topologies.fabric.fabric import build_fabric
-from topologies.units import format_size
+from topologies.units import format_delay, format_size
 
 OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults.csv", "jobs.csv"
 """In the run folder: each rank's output, the bytes on WAN links over time, the ranks, the faults, and the jobs."""
@@ -407,6 +407,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         ],
         "faults": fault_rows(config, state.events),
         "rounds": len(state.rounds),
+        "transfers": _promises(config, state.rounds),
         "collectives": collective_results.summary(state.collectives),
         "gpu_accounts": gpu_accounts.read(state.folder / FILES, len(placed)) if config.program.gpu else [],
         "script_steps": script_steps.summary(state.records, len(placed), state.collectives),
@@ -467,6 +468,18 @@ def fault_rows(config: Scenario, events: Sequence[Event]) -> list[dict[str, Any]
             }
         )
     return rows
+
+
+def _promises(config: Scenario, rounds: Sequence[Mapping[str, Sequence[int]]]) -> list[dict[str, Any]]:
+    """Return each promised transfer with when it was due, and the latest of all rounds complete, in s after a round's
+    beginning, and in how many rounds the promise was kept."""
+    promises = []
+    for one in config.transfers:
+        took_s = [(of[one.job.name][1] - of[one.job.name][0]) / 1e9 for of in rounds if one.job.name in of]
+        kept = sum(bool(one.kept(each_s)["kept"]) for each_s in took_s)
+        promised = {"job": one.job.name, "outcome": one.outcome, "due_s": one.due_s, "rounds": len(took_s)}
+        promises.append(promised | {"kept": kept, **({"latest_s": one.start_s + max(took_s)} if took_s else {})})
+    return promises
 
 
 def could_not_start(result: Mapping[str, Any]) -> bool:
@@ -534,6 +547,7 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     for number, fault in enumerate(config.faults, 1):
         if number not in began and not fault.is_traced:
             yield f"fault[{number}], {fault.what}, did not begin: the program had ended before {fault.at}"
+    yield from _notes_on_promises(result["transfers"])
     for capture in result["captures"] or ():
         if capture["lost"]:
             yield f"{capture['lost']} packets of {capture['link']} are not in {capture['file']}: tcpdump lost them"
@@ -555,6 +569,15 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
             f"the memory of {names} is in more pieces than the {most:,} (vm.max_map_count) that this machine maps for "
             "a process at a time: page faults for them took wall time, and no virtual time"
         )
+
+
+def _notes_on_promises(transfers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for each promised transfer that was complete in a round."""
+    for one in transfers:
+        if one["rounds"]:
+            due, latest = format_delay(one["due_s"]), format_delay(one["latest_s"])
+            kept = f"kept in {one['kept']:,} of {one['rounds']:,} rounds, by {due} of a round"
+            yield f"{one['job']}: promise {kept}; complete at {latest} at the latest"
 
 
 def time_notes(config: Scenario, results: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -146,13 +146,15 @@ class Transfer:
 
 @dataclass(frozen=True)
 class AdmissionPlan:
-    """The network in which transfers are admitted; the WAN cables in `dead` are down during the whole run."""
+    """The network in which transfers are admitted. The WAN cables in `dead` are down during the whole run, and the
+    links `served` serve classes."""
 
     spec: AdmissionSpec
     fabric: FabricSpec
     conditions: ConditionsSpec
     classes: tuple[ClassSpec, ...]
     dead: Cables = NO_CABLES
+    served: frozenset[int] = frozenset()
 
     def joins(self, job: JobSpec) -> bool:
         """Return whether a WAN path joins the sites of a transfer's ranks."""
@@ -371,7 +373,8 @@ def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
 
 
 def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) -> Capacities:
-    """Return the lowest rates that the conditions allow; of WAN links only the part that the transfers' class gets."""
+    """Return the lowest rates that the conditions allow; of links with classes only the part that the transfers' class
+    gets."""
     if plan.conditions.is_recorded:
         load = plan.conditions.load
         load = None if load is None else replace(load, repeats=False)
@@ -381,9 +384,7 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
         bps = ranges_bps(fabric, plan.conditions)[0].copy()
     other_shares = sum(each.share for each in plan.classes if each.name != traffic_class)
     ceiling = min((each.ceiling for each in plan.classes if each.name == traffic_class), default=1.0)
-    bps[[each.index for each in links_in_grain(fabric).all if each.kind == "wan"]] *= max(
-        0.0, min(ceiling, 1.0 - other_shares)
-    )
+    bps[sorted(plan.served)] *= max(0.0, min(ceiling, 1.0 - other_shares))
     return Capacities(
         bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({each})) for each in wan_cables(fabric))
     )
@@ -419,8 +420,8 @@ def _lags_of(
     lags are those of tunnels that meet no other connection.
     """
     delay_s = delays_s(fabric, plan.conditions)
-    wan = np.array([bool(plan.classes) and one.kind == "wan" for one in links_in_grain(fabric).all], dtype=bool)
-    bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port first finishes a segment of another class
+    served = np.isin(np.arange(len(bps)), sorted(plan.served))
+    bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * served  # a port first finishes a segment of another class
     byte_s = 8 / np.maximum(bps, 1.0)
     link_s = delay_s + byte_s * bytes_ahead
     alone_s = np.array([[link_s[list(links)].sum() for links in tunnel] for of_job in tunnels for tunnel in of_job])

@@ -48,10 +48,9 @@ def _check_recovery(config: Scenario, jobs: Sequence[JobSpec]) -> Iterator[Mista
 
 
 def _check_faults(config: Scenario) -> Iterator[Mistake]:
-    if config.admission.protects and len(config.faults) > 1:
-        yield Mistake(
-            "fault", f'{len(config.faults)} links fail, but admission.protect "link" protects from one; allowed: one'
-        )
+    failing = sum(map(config.is_promised_for, config.faults))
+    if config.admission.protects and failing > 1:
+        yield Mistake("fault", f'{failing} links fail, but admission.protect "link" protects from one; allowed: one')
 
 
 def _check_ends(config: Scenario, transfers: list[tuple[int, JobSpec]]) -> Iterator[Mistake]:
@@ -74,16 +73,11 @@ def _check_class(transfers: list[tuple[int, JobSpec]]) -> Iterator[Mistake]:
 
 
 def _check_other_jobs(config: Scenario, transfers: list[tuple[int, JobSpec]]) -> Iterator[Mistake]:
-    """Yield what is wrong with jobs beside admitted transfers, with which they may share only WAN links."""
+    """Yield the jobs that are served before admitted transfers or together with them."""
     others = [job for job in config.jobs if job.kind != TRANSFER]
     priorities = {each.name: each.priority for each in config.classes}
     first = transfers[0][1].traffic_class
-    ends = {rank for _, job in transfers for rank in job.ranks or ()}
     for job in others:
-        ranks = ends & {*(job.ranks if job.ranks is not None else range(config.gpus))}
-        if ranks:
-            text = f"{job.name} uses rank {min(ranks)}, which a transfer uses, too"
-            yield Mistake("job", f"{text}; allowed: transfers between GPUs of their own")
         own, other = priorities.get(first or "", 101), priorities.get(job.traffic_class or "", 102)
         if first is None or own > other:
             text = f"{job.name} is served before transfers or together with them"

@@ -8,7 +8,7 @@ ceiling = 0.9              # the largest part of it that the class gets
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scenarios.spec.values import check_unique, fitting, name_of, numbers, read_tables, whole
@@ -31,12 +31,13 @@ KINDS = {
 @dataclass(frozen=True, kw_only=True)
 class ClassSpec:
     """A traffic class. WAN ports serve the lowest `priority` first. `share` is the guaranteed part of a port's rate and
-    `ceiling` the largest part."""
+    `ceiling` the largest part. `is_added`: no [[class]] declares it (`transfer_class`)."""
 
     name: str
     priority: int
     share: float = 0.0
     ceiling: float = 1.0
+    is_added: bool = field(default=False, compare=False)
 
     @property
     def words(self) -> str:
@@ -89,8 +90,8 @@ def read(tables: list[object]) -> tuple[ClassSpec, ...]:
     needs = ("name", "priority")
     values = read_tables("class", tables, KINDS, most=MAX_CLASSES, required=needs, check=_check)
     served = tuple(ClassSpec(**each) for each in values)
-    for field in needs:
-        check_unique("class", served, field, KINDS[field])
+    for key in needs:
+        check_unique("class", served, key, KINDS[key])
     shares = sum(each.share for each in served)
     if shares > 1 + 1e-9:
         raise SpecError([Mistake("class", f"the shares are {shares:g} together; allowed: 1 at most")])

@@ -75,7 +75,12 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
                 ]
         mistakes += [] if mistakes else [*_check_bests(scenario), *_check_crossings(configs)]
         for spec, struck, count in dict.fromkeys(
-            (config.fabric, config.faults, config.collective.count) for config in configs
+            (
+                config.fabric,
+                config.faults,
+                faults.MAX_NUMBER + 1 if config.program.is_given else config.collective.count,
+            )
+            for config in configs
         ):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         runs_none = at_prompt or scenario.program.is_given  # of the collectives that are counted

@@ -15,7 +15,7 @@ from scenarios.policies.decide import ways_of
 from scenarios.policies.knowledge import ENDS, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import te
-from scenarios.spec.admission import ADMITTING_ROUTING, wan_cables
+from scenarios.spec.admission import ADMITTING_ROUTING
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS
@@ -23,7 +23,6 @@ from scenarios.spec.program import HOST_DATE
 from scenarios.spec.scenario import Scenario
 from topologies.errors import Mistake, format_value
 from topologies.fabric.fabric import build_fabric
-from topologies.fabric.failures import cable
 from topologies.shaping.classes import wire_bytes
 
 Found = Iterable[tuple[str, str]]
@@ -152,14 +151,6 @@ def _spreads_script(config: Scenario) -> Found:
         yield "fabric.routing", format_value(config.fabric.routing)
 
 
-def _is_down_wan_link(config: Scenario, fault: Fault) -> bool:
-    return fault.kind == "link down" and cable(*fault.ends) in wan_cables(build_fabric(config.fabric))
-
-
-def _is_later(config: Scenario, fault: Fault) -> bool:
-    return _is_down_wan_link(config, fault) and not fault.is_throughout and config.admission.recovery_s is None
-
-
 _WALL = _has("the wall clock", "run.clock", lambda config: config.run.is_real)
 _FIFO, _FAIR = _is_value("transport.queue", "fifo"), _is_value("transport.queue", "fair")
 _BUFFER = _is_given("fabric.buffer", lambda config: config.transport.buffer_bytes is not None)
@@ -228,8 +219,6 @@ _DECLARED = _has("faults", "fault", lambda config: not all(one.is_traced for one
 _OUTAGES = _has("outages in the trace", "conditions.trace", lambda config: any(one.is_traced for one in config.faults))
 _SLOW_AGENT = _fault("a slow agent", lambda config, fault: fault.kind == "agent slow" and not fault.of_program)
 _LINK_LOSS = _fault("a link loss", lambda _, fault: fault.kind == "link loss")
-_OTHER_FAULT = _fault("a fault other than a WAN link that is down", lambda *each: not _is_down_wan_link(*each))
-_LATER_FAULT = _fault("a WAN link that goes down later, without admission.recovery", _is_later)
 _PROBING = _mode("a mode that probes", lambda mode: mode.knowledge.kind == PROBED, lambda _: "probes")
 _READING = _mode(
     "a mode with measured ports", lambda mode: mode.knowledge.kind == PORTS, lambda mode: f"knows {mode.knowledge}"
@@ -306,12 +295,6 @@ TABLE = (
     Exclusion(_REROUTED_BY_TIME, _FIFO, "not modelled yet: packets that wait in queues of the path before", _FAIR.name),
     Exclusion(_REROUTED_BY_TIME, _BEST_POLICY, "the best policy keeps paths for a whole collective"),
     Exclusion(_CLASSES, _WALL, _LATE, _FAIR_VIRTUAL),
-    Exclusion(
-        _CLASSES,
-        _FIFO,
-        "not emulated yet: behind the long segments of fifo links a class gets up to 9 % less than its part",
-        _FAIR_VIRTUAL,
-    ),
     Exclusion(_TRANSFERS, _WALL, _LATE, _FAIR_VIRTUAL),
     Exclusion(_ADMITTED, _FIFO, "TCP decides how flows share a fifo queue, so nothing can be promised", _FAIR_VIRTUAL),
     Exclusion(
@@ -325,13 +308,6 @@ TABLE = (
     ),
     Exclusion(_SLOW_START, _ADMITTED, "flows begin slower than it is promised", "true"),
     Exclusion(_IDLE_SLOW_START, _ADMITTED, "flows begin slower than it is promised", "false"),
-    Exclusion(_OTHER_FAULT, _ADMITTED, "it is promised for failures of WAN links alone", "a WAN link that is down"),
-    Exclusion(
-        _LATER_FAULT,
-        _ADMITTED,
-        "it is promised without a failure",
-        'a WAN link that is down from collective 0 to the end, or admission.protect "link" with a recovery',
-    ),
     Exclusion(_PHYSICAL, _MIXED, "they share ports within sites, which have no classes", "transfers alone, or logical"),
     Exclusion(
         _MIXED_CEILING,
@@ -374,7 +350,6 @@ TABLE = (
     Exclusion(_REFEREES, _OUTAGES, _NO_BEST),
     Exclusion(_REFEREES, _PROGRAM, _NO_BEST),
     *(Exclusion(_REFEREES, kind, _NO_BEST) for kind in _KINDS),
-    Exclusion(_ADMITTED, _PROGRAM, "it is promised without a program, which may send as much as it likes"),
     Exclusion(_TE_BESIDE_PROGRAM, _JOBS, "not emulated yet: tunnels of jobs' flows beside those of connections"),
     Exclusion(_TE_BESIDE_PROGRAM, _CLASSES, "not emulated yet: a tunnel of connections for each class"),
     *(

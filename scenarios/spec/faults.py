@@ -6,7 +6,8 @@
     for = "3 collectives"             # without it the fault stays until the end
 
 Collectives are numbered from 0, as in the results. A collective that is lost and run again counts twice towards the
-duration of a fault. With a program, which has no collectives, both are times of the run, since the ranks' start:
+duration of a fault. With a program collectives are those that its ranks announce (`program.collective_server`), in the
+order in which they begin. Both may also be times of its run, since the ranks' start:
 at = "20 ms" and for = "30 ms". It may also begin at a mark, once a rank has printed a line with these words:
 at = 'mark "epoch 3"', at = 'mark "epoch 3" of rank 2', or at = '20 ms after mark "epoch 3"'.
 """
@@ -90,7 +91,8 @@ class Fault:
     A fault of a program (`of_program`) is injected `after_s` seconds after the ranks' start, and stays for `lasts_s`
     seconds, None: until the end; its `collective` is 0 and means nothing. If it has a `mark`, `after_s` counts from the
     instant `marked_ns`, in ns since the ranks' start, at which a rank (`mark_rank`, None: any) has first printed a line
-    with these words; until then that is None.
+    with these words; until then that is None. If it is `announced`, `after_s` counts from the instant at which a rank
+    has first asked for `collective`, also `marked_ns`, and it stays for `lasts` collectives.
     """
 
     collective: int
@@ -103,6 +105,7 @@ class Fault:
     lasts_s: float | None = None
     mark: str | None = None
     mark_rank: int | None = None
+    announced: bool = False
     marked_ns: int | None = field(default=None, compare=False)
     is_traced: bool = field(default=False, compare=False)
 
@@ -121,7 +124,7 @@ class Fault:
         if self.mark is not None:
             after = f"{format_delay(self.after_s)} after " if self.after_s else ""
             return f'{after}mark "{self.mark}"{"" if self.mark_rank is None else f" of rank {self.mark_rank}"}'
-        if self.of_program:
+        if self.of_program and not self.announced:
             return format_delay(self.after_s) if self.after_s else "0 s"
         collective = f"collective {self.collective}"
         return collective if self.after_s is None else f"{format_delay(self.after_s)} into {collective}"
@@ -130,7 +133,7 @@ class Fault:
     def words(self) -> str:
         """The fault in words, with its time unless it begins before collective 0, and how long it lasts."""
         at = "" if (self.collective, self.after_s) == (0, None) else f" at {self.at}"
-        if self.of_program:
+        if self.of_program and not self.announced:
             return f"{self.what}{at}{'' if self.lasts_s is None else f' for {format_delay(self.lasts_s)}'}"
         lasts = "" if self.lasts is None else f" for {self.lasts:,} collective{'s' * (self.lasts != 1)}"
         return f"{self.what}{at}{lasts}"
@@ -147,8 +150,9 @@ class Fault:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the fault begins at a mark that has not been printed yet, so that it has no time."""
-        return self.mark is not None and self.marked_ns is None
+        """Whether the fault begins at a mark that has not been printed yet, or at a collective that has not been
+        announced yet, so that it has no time."""
+        return (self.mark is not None or self.announced) and self.marked_ns is None
 
     @property
     def begins_ns(self) -> int:
@@ -343,27 +347,23 @@ def active_at(faults: Iterable[Fault], at_ns: int) -> tuple[Fault, ...]:
 
 
 def in_time(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    """Return a program's faults, all with times. Of a trace the first row is in force throughout, as rates that change
-    by time cannot be 0: outages that begin later are left out."""
+    """Return a program's faults, all with times, or at collectives that its ranks announce. Of a trace the first row is
+    in force throughout, as rates that change by time cannot be 0: outages that begin later are left out."""
     timed = []
     for fault in faults:
         if not fault.is_traced:
-            timed.append(fault)
+            timed.append(fault if fault.of_program else replace(fault, of_program=True, announced=True))
         elif fault.collective == 0:
             timed.append(replace(fault, of_program=True, after_s=0.0, lasts=None))
     return tuple(timed)
 
 
 def check_times(faults: Iterable[Fault], *, of_program: bool) -> Iterator[Mistake]:
-    """Yield the declared faults whose times are those of collectives although a program runs, or the other way."""
+    """Yield the declared faults whose times are those of a program although none runs."""
     for number, fault in enumerate(faults, 1):
-        if fault.is_traced or fault.of_program == of_program:
+        if of_program or not fault.of_program:
             continue
-        if of_program:
-            time = format_delay(fault.after_s or 20e-3)
-            allowed = f'allowed with a program: a time since the ranks\' start, such as "{time}"'
-            yield Mistake(f"fault[{number}].at", f"a program has no {fault.at.rpartition(' into ')[2]}; {allowed}")
-        elif fault.mark is not None:
+        if fault.mark is not None:
             text = f'{fault.at} is printed by a program, and none runs; allowed: "collective 0"'
             yield Mistake(f"fault[{number}].at", text)
         else:

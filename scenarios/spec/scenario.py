@@ -27,7 +27,7 @@ from scenarios.policies.decide import (
 from scenarios.policies.knowledge import ORACLE, Knowledge
 from scenarios.policies.policy import MODES, NEVER, Mode
 from scenarios.spec import faults, te
-from scenarios.spec.admission import ADMITTING_ROUTING, AdmissionPlan, AdmissionSpec, Transfer
+from scenarios.spec.admission import ADMITTING_ROUTING, AdmissionPlan, AdmissionSpec, Transfer, wan_cables
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
 from scenarios.spec.faults import Fault
@@ -42,6 +42,7 @@ from scenarios.spec.round_workload import workload_of_jobs
 from scenarios.spec.run import RunSpec
 from scenarios.spec.te import TeSpec
 from scenarios.spec.training import TrainingPlan
+from scenarios.spec.transfer_class import with_own_class
 from scenarios.spec.values import (
     DELAY,
     Kind,
@@ -53,7 +54,9 @@ from topologies.fabric.fabric import (
     FabricSpec,
     build_fabric,
 )
+from topologies.fabric.failures import cable
 from topologies.fabric.ports import links_in_grain
+from topologies.shaping.classes import wan_of
 
 MAX_OPTIMUM = 300
 """Most collectives for which the best policy is computed: the effort grows as the square of the modes' choices."""
@@ -152,8 +155,17 @@ class Scenario:
         """The plan that admits a configuration's transfers; None if it has no transfers."""
         if all(job.kind != TRANSFER for job in self.jobs):
             return None
-        dead = faults.dead_cables([one for one in self.faults if one.is_throughout], build_fabric(self.fabric))
-        return AdmissionPlan(self.admission, self.fabric, self.conditions, self.classes, dead)
+        down = [one for one in self.faults if one.is_throughout and self.is_promised_for(one)]
+        dead = faults.dead_cables(down, build_fabric(self.fabric))
+        served = self.class_links if self.classes else frozenset[int]()
+        return AdmissionPlan(self.admission, self.fabric, self.conditions, self.classes, dead, served)
+
+    def is_promised_for(self, fault: Fault) -> bool:
+        """Whether promises take this fault into account: a WAN link that is down from the first collective to the end,
+        or with `admission.recovery` at any time."""
+        is_wan_link = fault.kind == "link down" and cable(*fault.ends) in wan_cables(build_fabric(self.fabric))
+        recovers = self.admission.protects and self.admission.recovery_s is not None
+        return is_wan_link and (fault.is_throughout or recovers)
 
     @property
     def has_drawn_jobs(self) -> bool:
@@ -195,8 +207,27 @@ class Scenario:
     @property
     def has_tunnels_alone(self) -> bool:
         """Whether a configuration has admitted transfers and nothing else."""
-        kinds = {job.kind for job in self.jobs}
-        return kinds == {TRANSFER} and self.fabric.routing == ADMITTING_ROUTING
+        return self.admits and all(job.kind == TRANSFER for job in self.jobs) and not self.program.is_given
+
+    @property
+    def admits(self) -> bool:
+        """Whether a configuration has transfers that are admitted."""
+        return self.fabric.routing == ADMITTING_ROUTING and any(job.kind == TRANSFER for job in self.jobs)
+
+    @property
+    def class_links(self) -> frozenset[int]:
+        """The links or ports that serve classes, if there are any: those of the WAN, and within sites those that
+        admitted transfers share with other traffic."""
+        fabric = build_fabric(self.fabric)
+        if not (self.classes and self.admits):
+            return wan_of(fabric)
+        everyone = set(range(self.gpus))
+        others = [job.ranks for job in self.jobs if job.kind != TRANSFER] + [None] * self.program.is_given
+        used = set().union(*(everyone if ranks is None else ranks for ranks in others))
+        sending = set().union(*(job.ranks or () for job in self.jobs if job.kind == TRANSFER))
+        ends = {fabric.gpus[rank].name for rank in used & sending}
+        within = [each for each in links_in_grain(fabric).all if each.kind in ("to_br", "from_br")]
+        return wan_of(fabric) | {each.index for each in within if {each.src, each.dst} & ends}
 
     @property
     def modes(self) -> Mapping[str, Mode]:
@@ -254,7 +285,7 @@ class Scenario:
             at = dict(zip((axis.key for axis in self.sweep), values, strict=True))
             config = replace(plain.with_values(at), at=tuple(at.items()))
             config = replace(config, collective=config.collective.with_chunk(config.gpus))
-            configs.append(config._without_unused()._with_outages())
+            configs.append(config._without_unused()._with_outages()._with_transfer_class())
         return tuple(configs)
 
     def _without_unused(self) -> "Scenario":
@@ -266,6 +297,13 @@ class Scenario:
         if not config.transport.congestion_control.heeds_marks:
             config = replace(config, transport=replace(config.transport, ecn_threshold_bytes=None))
         return config if config.jobs or config.program.is_given else replace(config, classes=())
+
+    def _with_transfer_class(self) -> "Scenario":
+        """Return the configuration with a class for its admitted transfers if other traffic shares links with them."""
+        if not (self.admits and (self.program.is_given or any(job.kind != TRANSFER for job in self.jobs))):
+            return self
+        jobs, classes = with_own_class(self.jobs, self.classes)
+        return replace(self, jobs=jobs, classes=classes)
 
     @property
     def trace(self) -> Trace | None:

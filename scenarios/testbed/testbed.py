@@ -288,7 +288,8 @@ class Testbed:
             delays_s=self.router.delays_s,
             late_s=self.platform.late_s,
             fair=self.fair_links is not None,
-            services=() if self.fair_links is None or self.tunnels else services(self.config.classes),
+            services=() if self.tunnels else services(self.config.classes),
+            serving=self.config.class_links,
             sending_services=self._sending_services,
             tunnels=self.tunnels,
             buffer=None
@@ -298,7 +299,7 @@ class Testbed:
             seed=self.config.run.seed,
             paths=tuple(tunnels_match(path.index, left=True) for path in self.fabric.paths) if by_path else (),
             moving=self.config.conditions.moves is not None,
-            segment_bytes=0 if self.fair_links is None else self._windows(self.fair_links).segment_bytes,
+            segment_bytes=self._segment_bytes,
         )
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._rates_with_tunnels_bps), self.network.host_pids)
@@ -418,8 +419,17 @@ class Testbed:
                     allow_overtaking()
                 elif self.loses_nothing:
                     probe_no_losses()
-        if self.config.transport.buffer_bytes is not None:
-            self._set_segments(frame_segment_bytes())
+        if self.fair_links is None and self._segment_bytes:
+            self._set_segments(self._segment_bytes)
+
+    @property
+    def _segment_bytes(self) -> int:
+        """The size of the largest segments, 0 if nothing limits them: in fifo queues one frame, if they are finite, as
+        they drop whole segments, or if they serve classes, of which each waits for the segments of the others."""
+        if self.fair_links is not None:
+            return self._windows(self.fair_links).segment_bytes
+        is_short = self.config.transport.buffer_bytes is not None or self.config.classes
+        return frame_segment_bytes() if is_short else 0
 
     def _windows(self, shared: Collection[str]) -> FairShareLimits:
         """Return windows with which connections queue so little that flows get fair shares."""

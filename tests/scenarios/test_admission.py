@@ -21,7 +21,7 @@ from scenarios.spec.admission import BROKEN
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import resolved, scenario_of
 from tests.conftest import PROJECT
-from tests.fakes.runs import answer, ended
+from tests.fakes.runs import answer, assert_recorded, ended
 from tests.guest import mixes
 from topologies.fabric.fabric import build_fabric
 
@@ -44,10 +44,17 @@ COPY = {"kind": "transfer", "name": "copy", "ranks": [0, 4], "size": "4 MB", "de
 STREAM = {"kind": "transfer", "name": "stream", "ranks": [1, 5], "rate": "800 Mbit/s", "duration": "10 ms"}
 
 
+CLASSES = '[[class]]\nname = "a"\npriority = 0\n[[class]]\nname = "b"\npriority = 1\nshare = 0.2\n'
+
+
 def setting(*jobs, head=HEAD, tail=""):
-    tables = ["[[job]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in job.items()) for job in jobs]
-    (found,) = scenario_of("\n".join([head, *tables, tail])).configurations()
+    (found,) = scenario_of(text(*jobs, head=head, tail=tail)).configurations()
     return found
+
+
+def text(*jobs, head=HEAD, tail=""):
+    tables = ["[[job]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in job.items()) for job in jobs]
+    return "\n".join([head, *tables, tail])
 
 
 def ends_s(found, mode="base"):
@@ -243,6 +250,63 @@ def test_a_transfer_of_the_first_class_arrives_in_time_beside_a_large_alltoall()
     assert max(ends_s(found).values()) > copy.due_s  # the alltoall is still running when the transfer is due
 
 
+@pytest.mark.parametrize("share", ["", "\nshare = 0.2"])
+def test_without_a_class_of_their_own_transfers_get_one_and_are_in_time_beside_an_alltoall_of_their_gpus(share):
+    """All share the links of 2 Gbit/s from GPU 0, too; the alltoall's class keeps a fifth of every shared link."""
+    tail = f'[[class]]\nname = "transfers"\npriority = 0{share}'
+    noise = {"kind": "alltoall", "name": "noise", "ranks": [0, 3, 4, 7], "size": "40 MB", "class": "transfers"}
+    found = setting(COPY | {"size": "8 MB", "deadline": "44 ms"}, noise, tail=tail)
+    assert [(one.name, one.priority) for one in found.classes] == [("transfers2", 0), ("transfers", 1)]
+    (copy,) = found.transfers
+    assert copy.outcome == "admitted" and ends_s(found)["copy"] <= copy.due_s
+    assert max(ends_s(found).values()) > 1.5 * copy.due_s
+    with pytest.raises(ScenarioError, match="served before transfers or together with them"):
+        seven = "".join(f'[[class]]\nname = "c{number}"\npriority = {number}\n' for number in range(7))
+        setting(COPY, *({"ranks": [1, 5], "class": f"c{number}"} for number in range(7)), tail=seven)
+
+
+def test_transfers_beside_jobs_of_their_gpus_are_in_time_and_the_class_that_they_get_is_told(tmp_path):
+    """The ring's single rounds may be off: the model knows no queues, which smooth what paced messages leave."""
+    ring = {"name": "ring", "chunk": "8 MB", "ranks": [0, 1, 4, 5]}
+    noise = {"name": "noise", "kind": "background", "pattern": "poisson", "rate": "4 Gbit/s", "duration": "10 ms"}
+    copy = COPY | {"size": "36 MB", "deadline": "12 ms"}
+    head = HEAD.replace("1-4 Gbit/s", "10-40 Gbit/s").replace("2 Gbit/s", "40 Gbit/s").replace("= 1\n", "= 3\n")
+    (tmp_path / "mixed.toml").write_text(text(copy, ring, noise | {"ranks": [0, 4]}, head=head))
+    arguments = ("--engine", "emulation", "--no-report", "--out", "run", "mixed.toml")
+    out, said = ended(*arguments, cwd=tmp_path)
+    assert "transfers have a class of their own, transfers (DSCP 8), which every link that they share" in said
+    assert "copy is admitted: 36 MB by 12 ms; complete at 11." in out and "1 of 1 promise kept" in out
+    jobs = open_run(tmp_path / "run").jobs.set_index(["job", "collective"]).sort_index()
+    ratios = jobs.completion_s / jobs.predicted_s
+    assert abs(ratios["copy"] - 1).max() < 0.005 and abs(ratios["ring"] - 1).max() < 0.03
+    assert_recorded("transfers beside jobs of their GPUs", jobs.completion_s.to_list())
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        ('at = "37.5 ms into collective 1"\nwhat = "link s0b0-s1b0 down"', "due at 40.000 ms"),  # waits for TCP's timer
+        ('at = "10 ms into collective 1"\nwhat = "agent 4 killed"', "missed in 1 that a fault ended"),
+        (
+            'at = "10 ms into collective 1"\nwhat = "agent 3 killed"',
+            "; complete at 39.8",
+        ),  # it neither sends nor receives
+    ],
+)
+def test_promises_beside_a_fault_that_they_do_not_cover_are_told_to_be_kept_or_missed(fault, found, tmp_path):
+    head = HEAD.replace("1-4 Gbit/s", "10-20 Gbit/s").replace("2 Gbit/s", "40 Gbit/s").replace("= 1\n", "= 2\n")
+    head = head.replace("[conditions]", '[conditions]\nwan_delay = "1 ms"')
+    (tmp_path / "struck.toml").write_text(
+        text(COPY | {"size": "40 MB", "deadline": "40 ms"}, head=head, tail=f"[[fault]]\n{fault}\n")
+    )
+    out, said = ended("--engine", "emulation", "--no-report", "--out", "run", "struck.toml", cwd=tmp_path)
+    what = fault.split('"')[3]
+    assert f"transfers are promised without {what} at " in said
+    (line,) = (line for line in out.splitlines() if "copy is admitted: 40 MB by 40 ms" in line)
+    assert found in line
+    assert ("1 of 1 promise kept" in out) == found.startswith("; complete")
+
+
 def test_with_classes_a_transfer_is_due_later_by_one_segment_of_another_class():
     """The WAN port may first finish a segment of 64 kB of another class; a mesh path has one WAN link, >= 1 Gbit/s."""
     gold = '[[class]]\nname = "gold"\npriority = 0'
@@ -351,8 +415,7 @@ def test_transfers_that_are_not_admitted_share_links_with_a_ring_on_the_same_gpu
         ([COPY | {"chunk": "1 B"}], HEAD, "4,000,000 messages; allowed: 20,000"),
         ([COPY | {"size": "1000 TB"}], HEAD, "copy is refused"),
         ([COPY | {"deadline": "1 us"}], HEAD, "copy is refused: nothing by 1 us"),
-        ([COPY, {"ranks": [1, 5]}], HEAD, "is served before transfers or together with them"),
-        ([COPY, {}], HEAD, "uses rank 0, which a transfer uses, too"),
+        ([COPY | {"class": "b"}, {"class": "a"}], HEAD + CLASSES, "is served before transfers or together with them"),
         ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed: none, link"),
         ([COPY | {"deadline": "1 ns"}], HEAD, "copy is refused: nothing by 1 ns"),
     ],

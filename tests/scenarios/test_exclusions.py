@@ -88,7 +88,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
         'policy[1].reroute: "every 10 ms" cannot be combined with the best policy in run.referees',
     ),
     (CLASSES, WALL, "class: classes cannot be combined with the wall clock"),
-    (CLASSES, FIFO, 'class: classes cannot be combined with transport.queue "fifo"'),
     (TRANSFER, WALL, "job: transfers cannot be combined with the wall clock"),
     (ADMITTED, FIFO, 'job: an admitted transfer cannot be combined with transport.queue "fifo"'),
     (
@@ -107,12 +106,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
         {"transport": {"slow_start_after_idle": True}},
         "transport.slow_start_after_idle: true cannot be combined with an admitted transfer",
     ),
-    (
-        ADMITTED,
-        {"fault": [{"at": "collective 0", "what": "agent 0 killed"}]},
-        "fault[1]: agent 0 killed at collective 0 cannot be combined with an admitted transfer",
-    ),
-    (ADMITTED, FAULT, "fault[1]: link s0b0-s1b0 down at collective 1 cannot be combined with an admitted transfer"),
     (
         MIXED,
         {"fabric": {"grain": "physical"}},
@@ -157,7 +150,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
         {"collective": {"kind": "training"}},
         'run.referees: ["policy"] cannot be combined with collective.kind "training"',
     ),
-    (ADMITTED, PROGRAM, "job: an admitted transfer cannot be combined with a program"),
     (TE | PROGRAM, {"job": [JOB]}, 'fabric.routing: a program with fabric.routing "te" cannot be combined with jobs'),
     (
         TE | PROGRAM,
@@ -213,6 +205,7 @@ OPEN: list[tuple[Part, Part]] = [
     (MIXED, {"fabric": {"grain": "physical", "routing": "single"}}),
     (TIMED, FAULT),
     (TIMED, CLASSES),
+    (CLASSES, FIFO),
     (TIMED, COUNTED),
     (TE, COUNTED),
     (TE, {"fabric": {"grain": "physical", "rails": 2}}),
@@ -221,8 +214,14 @@ OPEN: list[tuple[Part, Part]] = [
     (PROGRAM, TE),
     (PROGRAM, ECMP),
     (PROGRAM, SPRAY),
+    (PROGRAM, {"fault": [{"at": "1 ms into collective 1", "what": "agent 3 killed"}]}),
     (PROGRAM, RAILS),
     (ADMITTED, {"run": {"modes": ["wan"]}}),
+    (ADMITTED, {"job": [COPY, JOB]}),
+    (ADMITTED, CLASSES | {"job": [COPY, *CLASSES["job"]]}),
+    (ADMITTED, PROGRAM),
+    (ADMITTED, {"fault": [{"at": "collective 0", "what": "agent 0 killed"}]}),
+    (ADMITTED, FAULT | {"admission": {"protect": "link"}}),
 ]
 """Pairs that were refused before they were measured (docs/validation.md)."""
 

@@ -472,7 +472,8 @@ def test_tenants_sharing_the_wan_take_the_predicted_time_and_the_same_nanosecond
     assert (run.collectives.completion_s / run.collectives.predicted_s - 1).abs().max() <= 0.01
 
 
-def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings_hold(tmp_path):
+@pytest.mark.parametrize("queue", ["fair", "fifo"])
+def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings_hold(queue, tmp_path):
     """16 MB of gold and 24 MB of bronze share a WAN link of 10 Gbit/s; alone they take 12.8 and 19.2 ms. Three VMs."""
     pair = {"kind": "broadcast", "algorithm": "direct"}
     wanted = scenario(
@@ -481,6 +482,7 @@ def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings
         **{"class": [GOLD, BRONZE], "conditions__wan_rate": "10 Gbit/s", "conditions__intra_rate": "100 Gbit/s"},
         fabric__gpus=4,
         run__modes=["base"],
+        transport__queue=queue,
     )
     path = tmp_path / "classes.toml"
     assured, capped = [GOLD, BRONZE | {"share": 0.25}], [GOLD | {"ceiling": 0.8}, BRONZE]
@@ -508,7 +510,8 @@ def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings
     assert 19.2 / (found.loc[(0, "b"), "completion_s"] * 1e3 - delay_ms - 12.8) > 0.98
 
 
-def test_three_to_five_classes_with_shares_and_ceilings_get_the_parts_that_the_model_gives_them(tmp_path):
+@pytest.mark.parametrize("queue", ["fair", "fifo"])
+def test_three_to_five_classes_with_shares_and_ceilings_get_the_parts_that_the_model_gives_them(queue, tmp_path):
     """Jobs of 16 MB, each in a class of its own or in none, share a WAN link of 10 Gbit/s. Two VMs."""
 
     def classes_of(*parts):
@@ -528,7 +531,8 @@ def test_three_to_five_classes_with_shares_and_ceilings_get_the_parts_that_the_m
     rates = {"conditions__wan_rate": "10 Gbit/s", "conditions__intra_rate": "100 Gbit/s"}
     found = {}
     for name, parts, sent in (("three", three, of_three), ("five", five, of_five)):
-        one = scenario(*sent, **{"class": classes_of(*parts)}, **rates, fabric__gpus=10, run__modes=["base"])
+        fixed = {"fabric__gpus": 10, "run__modes": ["base"], "transport__queue": queue}
+        one = scenario(*sent, **{"class": classes_of(*parts)}, **rates, **fixed)
         path = tmp_path / f"{name}.toml"
         path.write_text(resolved(one))
         out = tmp_path / name

@@ -698,10 +698,6 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         (["--exec", "true", "--set", "program.memory='7999999 B'"], 'allowed: "8 MB" or more'),
         (["--sweep", "program.deadline=1 s,2 s"], "cannot be swept"),
         (
-            ["--exec", "true", "--set", 'fault=[{at="1 ms into collective 1",what="controller killed"}]'],
-            "fault[1].at: a program has no collective 1; allowed with a program: a time since the ranks' start",
-        ),
-        (
             ["--exec", "true", "--set", 'fault=[{at="0 s",what="agent 3 killed"}]', "--set", "program.ranks=[0, 4]"],
             "fault[1].what: the program has no rank on GPU 3; allowed: the GPUs of program.ranks, 0, 4",
         ),

@@ -89,6 +89,53 @@ def test_a_fault_begins_when_a_rank_prints_its_mark(tmp_path: Path) -> None:
     assert spans == pytest.approx([20e-3, 10e-3], abs=1e-5)
 
 
+ASKING = """
+import json, os, socket, time
+start_ns, rank = time.monotonic_ns(), int(os.environ["RANK"])
+with socket.socket(socket.AF_UNIX) as asking:
+    asking.connect(os.environ["LONGHAUL_COLLECTIVES"])
+    answers = asking.makefile()
+    def say(**asked):
+        asking.sendall(json.dumps(asked).encode() + b"\\n")
+        return json.loads(answers.readline())
+    for number in range(4):
+        time.sleep((start_ns + (number + 1) * 10_000_000 + rank * 100_000 - time.monotonic_ns()) / 1e9)
+        group = {"group": "all" if number < 2 else "later"}
+        say(ask="group", made="a", ranks=[0, 1], **group)
+        say(ask="plan", number=number, kind="broadcast", bytes=4096, unit=4, root=0, **group)
+    time.sleep(0.01)
+"""
+
+
+def test_a_fault_begins_and_ends_with_the_collectives_that_ranks_announce(tmp_path: Path) -> None:
+    """Two ranks ask for a collective each 10 ms, rank 1 0.1 ms later; they are counted over both groups."""
+    (tmp_path / "asking.py").write_text(ASKING)
+    tables = [
+        {"at": "1 ms into collective 1", "what": "link s0b0-s1b0 down", "for": "2 collectives"},
+        {"at": "collective 2", "what": "link s0b1-s1b1 down", "for": "1 collectives"},
+        {"at": "3 ms into collective 3", "what": "agent 4 killed"},
+        {"at": "collective 4", "what": "agent 0 killed"},
+    ]
+    given = (
+        "["
+        + ", ".join("{" + ", ".join(f'{key} = "{value}"' for key, value in one.items()) + "}" for one in tables)
+        + "]"
+    )
+    asked = ("paper", "--modes", "base", "--set", "program.ranks=[0, 4]", "--set", f"fault={given}")
+    for run in ("run", "again"):
+        _, said = ended(*asked, "--out", run, "--exec", f"{sys.executable} asking.py", cwd=tmp_path)
+        assert 'collectives of a program are those that ranks announce, by the backend "longhaul"' in said
+        assert "fault[4], agent 0 killed, did not begin: the program had ended before collective 4" in said
+    assert (tmp_path / "run/faults.csv").read_bytes() == (tmp_path / "again/faults.csv").read_bytes()
+    with (tmp_path / "run/faults.csv").open() as file:
+        found = {int(one["number"]): one for one in csv.DictReader(file)}
+    assert [found[number]["at"] for number in (1, 2, 3)] == [one["at"] for one in tables[:3]]
+    began_s = [float(found[number]["began_s"]) for number in (1, 2, 3)]
+    assert began_s == pytest.approx([0.021, 0.03, 0.043], abs=1e-4)
+    assert [float(found[number]["over_s"]) for number in (1, 2)] == pytest.approx([0.04, 0.04], abs=1e-4)
+    assert found[3]["outcome"] == "rank 1 ended"
+
+
 words = st.text(st.characters(exclude_characters='"', exclude_categories=["C", "Z"]), min_size=1, max_size=20)
 
 

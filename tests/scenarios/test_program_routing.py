@@ -108,6 +108,41 @@ def test_connections_over_a_link_that_fails_go_on_over_others(tmp_path: Path) ->
     assert carried["s0b1>s1b0"] + carried["s0b1>s1b1"] > total / 2
 
 
+def test_a_promise_is_kept_whatever_a_program_sends_from_the_same_gpus(tmp_path: Path) -> None:
+    """For 20 ms every GPU sends as much as it can, over 8 connections to each GPU of the other site."""
+    (tmp_path / "flood.py").write_text(FLOOD)
+    (tmp_path / "own.toml").write_text(
+        '[fabric]\nrouting = "spray"\n[conditions]\nwan_rate = "10 Gbit/s"\nintra_rate = "20 Gbit/s"\n'
+        '[[job]]\nname = "copy"\nkind = "transfer"\nranks = [0, 4]\nsize = "10 MB"\ndeadline = "10 ms"\n'
+    )
+    asked = ("own.toml", "--modes", "base", "--json", "--exec", f"{PYTHON} flood.py")
+    said = ended(*asked, "--out", "run", cwd=tmp_path)[1]
+    assert "a program's packets with the DSCP 8 would be of this class, too" in said
+    assert "copy: promise kept in 2 of 2 rounds, by 10 ms of a round; complete at 9." in said
+    carried = json.loads((tmp_path / "run" / "program.json").read_text())["links"]
+    assert min(one["bytes"] / one["capacity_bytes"] for one in carried) > 0.5
+
+
+FLOOD = """
+import os, socket, threading, time
+began, rank = time.monotonic(), int(os.environ["RANK"])
+def drain(connection):
+    while connection.recv(1 << 20): pass
+def send(peer):
+    with socket.create_connection((f"g{peer}", 7000)) as connection:
+        while True: connection.sendall(bytes(1 << 20))
+server = socket.create_server(("", 7000), backlog=64)
+time.sleep(0.001)
+for peer in [*range(4, 8)] * 8 if rank < 4 else [*range(4)] * 8:
+    threading.Thread(target=send, args=(peer,), daemon=True).start()
+def serve():
+    while True: threading.Thread(target=drain, args=(server.accept()[0],), daemon=True).start()
+threading.Thread(target=serve, daemon=True).start()
+time.sleep(0.0215 - (time.monotonic() - began))
+os._exit(0)
+"""
+
+
 def test_a_job_beside_a_program_is_sprayed_as_without_it(tmp_path: Path) -> None:
     """Two ranks exchange 8 MB over four paths of 10 Gbit/s, 1.6 ms and 12 us: its messages are cut, connections
     of a program are not."""

@@ -15,7 +15,16 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, Switch, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.shaping import netlink
-from topologies.shaping.classes import VIRTUAL_LATE_S, Buffer, Service, Shaping, classes_of, mismatch, wire_bytes_per_s
+from topologies.shaping.classes import (
+    VIRTUAL_LATE_S,
+    Buffer,
+    Service,
+    Shaping,
+    classes_of,
+    mismatch,
+    wan_of,
+    wire_bytes_per_s,
+)
 from topologies.shaping.netlink import ChildClass
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
 
@@ -310,6 +319,7 @@ def test_service_classes_exist_only_at_wan_ports_with_their_shares_of_the_rate(g
     served = [Service(dscp=8, assured=0.25), Service(dscp=16, ceiling=0.5), Service(dscp=0)]
     plain = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), fair=True)
     shaping = replace(plain, services=tuple(served), sending_services=sending, segment_bytes=64_000)
+    shaping = replace(shaping, serving=wan_of(fabric))
     rates = rates_of(fabric)
     lines, without = (one.structure(rates).splitlines() for one in (shaping, plain))
     near = {one.name for one in (*_site_switches(fabric), *fabric.gpus)}
@@ -332,6 +342,35 @@ def test_service_classes_exist_only_at_wan_ports_with_their_shares_of_the_rate(g
         tos = re.findall(r"match ip tos (0x\w+) 0xfc flowid 1:(\w+)", here)
         assert [(int(value, 16) >> 2, int(minor, 16)) for value, minor in tos] == [(8, 2), (16, 3), (0, 4)]
         assert "htb default 4 " in here and "parent 1:1 fq" not in here  # a class with inner classes has no queue
+
+
+def test_a_link_of_a_gpu_that_serves_classes_has_them_below_its_own_class_at_every_spine() -> None:
+    """The packets of other GPUs at the same ports are in none of them, and those of no class come last."""
+    fabric = build_fabric(FabricSpec())
+    (link,) = (one for one in fabric.links if (one.kind, one.src, one.dst) == ("to_br", "g0", "s0b0"))
+    ports = [port.interface for one in fabric.switches for port in one.ports if port.peer == "s0b0"]
+    spines = [name for name in ports if name.startswith("s0p")]
+    plain = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), fair=True)
+    services = Service(dscp=8), Service(dscp=0)
+    shaping = replace(plain, services=services, serving=frozenset({link.index}), sending_services=2)
+    rates = rates_of(fabric)
+    lines, without = (one.structure(rates).splitlines() for one in (shaping, plain))
+    assert [line for line in lines if _port(line) not in spines] == [
+        line for line in without if _port(line) not in spines
+    ]
+    assert len(spines) == 2
+    address = f"match ip src {fabric.gpus[0].ip}/32"
+    for port in spines:
+        here = [line for line in lines if _port(line) == port]
+        found = [re.sub(".* u32 ", "", line) for line in here if address in line]
+        assert found == [
+            f"{address} match ip tos 0x20 0xfc flowid 1:5",
+            f"{address} match ip tos 0x00 0xfc flowid 1:6",
+            f"{address} flowid 1:6",
+        ]
+        assert sum("parent 1:1 classid" in line for line in here) == 2
+        others = [line for line in without if _port(line) == port and "1:1" not in line and address not in line]
+        assert set(others) <= set(here)
 
 
 def _port(line: str) -> str:

@@ -173,7 +173,7 @@ class Shaping:
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair`,
     flows that share a link or a port get equal shares of it. With a `buffer` (not with `fair`), every class drops the
     frames that do not fit, and WAN links lose the share `wan_loss` of all frames, drawn from `seed`. With `services`
-    (only with `fair`), every WAN port serves them in order: the last one has the packets without a class, and
+    (only with `fair`), every link or port in `serving` does in order: the last one has the packets without a class, and
     `sending_services` of them have traffic at all. With `tunnels` (only without services), each has a rate of
     its own at the port where it begins: rates are those of links or ports, followed by those of tunnels, and traffic in
     no tunnel has the port's rate. With `paths`, tc's match of packets in a tunnel over each path, no delay
@@ -187,6 +187,7 @@ class Shaping:
     fair: bool = False
     buffer: Buffer | None = None
     services: tuple[Service, ...] = ()
+    serving: frozenset[int] = frozenset()
     sending_services: int = 0
     wan_loss: float = 0.0
     seed: int = 0
@@ -199,16 +200,22 @@ class Shaping:
     def classes(self) -> tuple[HtbClass, ...]:
         """All classes, port by port; the classes below another class follow it."""
         wan, links = wan_of(self.fabric), len(links_in_grain(self.fabric).all)
+        ports = classes_of(self.fabric)
+        minors = Counter(port.interface for port in ports)
         classes = []
-        for port in classes_of(self.fabric):
+        for port in ports:
             classes.append(port)
+            children = [
+                replace(port, service=index) for index in range(len(self.services)) if port.link in self.serving
+            ]
             if port.link in wan:
-                children = [replace(port, service=index) for index in range(len(self.services))]
                 tunnels = [(index, each) for index, each in enumerate(self.tunnels, links) if each.link == port.link]
                 children += [replace(port, link=index, tunnel=tunnel.match) for index, tunnel in tunnels]
                 if tunnels:
                     children.append(port)  # for traffic in no tunnel
-                classes += [replace(htb, minor=port.minor + n, parent=port.minor) for n, htb in enumerate(children, 1)]
+            last = minors[port.interface]
+            classes += [replace(htb, minor=last + n, parent=port.minor) for n, htb in enumerate(children, 1)]
+            minors[port.interface] += len(children)
         return tuple(classes)
 
     @cached_property
@@ -241,7 +248,7 @@ class Shaping:
     @property
     def _delays_after_links(self) -> bool:
         """Whether delays are applied after the links, by ifbs."""
-        return self.fair or self._is_physical or self.buffer is not None or bool(self.tunnels)
+        return self.fair or self._is_physical or self.buffer is not None or bool(self.tunnels or self.services)
 
     @cached_property
     def ifbs(self) -> tuple[Ifb, ...]:
@@ -362,8 +369,10 @@ class Shaping:
         yield f"qdisc add {htb.queue(queue)}"
         if parent and (htb.tunnel or self.services):
             match = htb.tunnel or f"match ip tos {4 * self.services[htb.service].dscp:#04x} 0xfc"
+            if htb.match is not None:
+                match = f"match ip {htb.match}/32 {match}"
             yield f"filter add dev {htb.interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{htb.minor:x}"
-        elif htb.match is not None:
+        if htb.match is not None and (not parent or htb.service == len(self.services) - 1):
             match = f"protocol ip prio 1 u32 match ip {htb.match}/32 flowid 1:{htb.minor:x}"
             yield f"filter add dev {htb.interface} parent 1: {match}"
 
