@@ -12,11 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hosts.agent import messages
@@ -99,7 +100,8 @@ class Communicator:
 
     Every collective executes `workload`, or another one of the same flows (`set_workload`), of which `most` is the
     extent of all. An agent waits for another at most `deadline_s` plus the time of all
-    computations, by the VM's clock. `lead_s` is the time between the command to begin a collective and its start.
+    computations, by the VM's clock. `controls` are the congestion controls of flows by their DSCP, in place of that of
+    `transport`. `lead_s` is the time between the command to begin a collective and its start.
     `epoch` counts how often connections have been made; a communicator that replaces another continues from its epoch,
     so that old connections cannot be mistaken for new ones. With `fastest_bps`, the rate of the fastest link, TCP's
     segments are sized for fair shares (`transport.segment_bytes`). The thread that creates a communicator must outlive
@@ -115,6 +117,7 @@ class Communicator:
         workload: Workload,
         most: Extent | None = None,
         transport: Transport | None = None,
+        controls: Mapping[int, str] = MappingProxyType({}),
         deadline_s: float = 60.0,
         lead_s: float = LEAD_S,
         epoch: int = 0,
@@ -138,6 +141,7 @@ class Communicator:
             sums=has_sums(workload),
             channels=_channels(workload),
             dscp=_dscp_of_channels(workload),
+            controls=[controls.get(dscp, "") for dscp in _dscp_of_channels(workload)] if controls else [],
             deadline_s=deadline_s,
             token=os.urandom(messages.TOKEN_BYTES).hex(),  # a new one for every communicator
             transport=transport,

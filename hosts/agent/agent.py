@@ -36,7 +36,8 @@ class Job:
 
     `sites` are the sites of all GPUs, by rank. A slot of the buffer has `slot_bytes`. `windows`, `window_bytes` and
     `sums` are parameters of the payload. An epoch uses one source port per channel, of which there are `channels`;
-    `dscp` is the DSCP of each channel, or empty if no channel has one. `deadline_s` is the longest wait for another
+    `dscp` is the DSCP of each channel, and `controls` the congestion control of each, "" for the transport's; both are
+    empty if no channel has one. `deadline_s` is the longest wait for another
     GPU, and `token` is the run's token in hexadecimal.
     """
 
@@ -47,6 +48,7 @@ class Job:
     sums: bool
     channels: int
     dscp: Sequence[int]
+    controls: Sequence[str]
     deadline_s: float
     token: str
     transport: Transport
@@ -125,7 +127,7 @@ class Agent:
                 with closing(RtNetlink()) as kernel:
                     kernel.set_segment_bytes(self._interface, segments[index])
             port = source_port(channel, epoch=epoch, channels=self._job.channels)
-            connection = self._socket(port, self._control(rank))
+            connection = self._socket(port, self._control(rank, channel))
             transport.allow_lending(connection)
             self._outgoing.append(connection)
             if self._job.dscp:
@@ -145,8 +147,8 @@ class Agent:
         for peer in peers:
             if peer not in admitted:
                 raise AgentError(f"received nothing from GPU {peer[1]} within {deadline_s:g} s")
-        for (_, rank, _), connection in admitted.items():
-            self._tune(connection, self._control(rank))
+        for (_, rank, channel), connection in admitted.items():
+            self._tune(connection, self._control(rank, channel))
             connection.sendall(_READY)
 
     def confirm(self) -> None:
@@ -220,8 +222,10 @@ class Agent:
         chosen = self._job.transport.congestion_control
         return "dctcp" if chosen.heeds_marks else chosen.intra
 
-    def _control(self, rank: int) -> str:
-        """Return the congestion control of connections with a rank."""
+    def _control(self, rank: int, channel: int) -> str:
+        """Return the congestion control of a connection with a rank."""
+        if self._job.controls and self._job.controls[channel]:
+            return self._job.controls[channel]
         return self._job.transport.congestion_control.of(crosses=self._crosses(rank))
 
     def _crosses(self, rank: int) -> bool:

@@ -5,13 +5,14 @@ name = "gold"
 priority = 0               # WAN ports serve the lowest number first
 share = 0.2                # the guaranteed part of a port's rate
 ceiling = 0.9              # the largest part of it that the class gets
+congestion_control = "bbr" # of its jobs' connections, in place of that of [transport]
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scenarios.spec.values import check_unique, fitting, name_of, numbers, read_tables, whole
+from scenarios.spec.values import check_unique, fitting, name_of, numbers, one_of, read_tables, whole
 from topologies.errors import Mistake, SpecError, format_value
 from topologies.shaping.classes import Service
 
@@ -24,6 +25,8 @@ KINDS = {
     "priority": replace(_PRIORITY, allowed=f"{_PRIORITY.allowed}, another for each class"),
     "share": numbers((int, float), 0, 1),
     "ceiling": fitting("a number from 0 to 1, more than 0", (int, float), lambda given: 0 < given <= 1, float),
+    # Not dctcp: it needs marks, and the fair queues of classes mark nothing.
+    "congestion_control": one_of("cubic", "reno", "bbr"),
 }
 """The keys of a [[class]] table and the values that each of them allows."""
 
@@ -31,24 +34,28 @@ KINDS = {
 @dataclass(frozen=True, kw_only=True)
 class ClassSpec:
     """A traffic class. WAN ports serve the lowest `priority` first. `share` is the guaranteed part of a port's rate and
-    `ceiling` the largest part. `is_added`: no [[class]] declares it (`transfer_class`)."""
+    `ceiling` the largest part. `congestion_control` is TCP's on the connections of its jobs, None for that of
+    [transport]. `is_added`: no [[class]] declares it (`transfer_class`)."""
 
     name: str
     priority: int
     share: float = 0.0
     ceiling: float = 1.0
+    congestion_control: str | None = None
     is_added: bool = field(default=False, compare=False)
 
     @property
     def words(self) -> str:
-        """The class in words, "class gold (priority 0)", with share and ceiling if they differ from the defaults."""
+        """The class in words, "class gold (priority 0)", with the rest if it differs from the defaults."""
         share = f" with {self.share * 100:g} % assured" if self.share > 0 else ""
         ceiling = f" at most {self.ceiling * 100:g} %" if self.ceiling < 1 else ""
-        return f"class {self.name} (priority {self.priority}){share}{ceiling}"
+        control = "" if self.congestion_control is None else f" by {self.congestion_control}"
+        return f"class {self.name} (priority {self.priority}){share}{ceiling}{control}"
 
     def written(self) -> dict[str, Any]:
         """Return the [[class]] table that declares this class."""
-        return {"name": self.name, "priority": self.priority, "share": self.share, "ceiling": self.ceiling}
+        own = {} if self.congestion_control is None else {"congestion_control": self.congestion_control}
+        return {"name": self.name, "priority": self.priority, "share": self.share, "ceiling": self.ceiling, **own}
 
 
 def in_order(classes: tuple[ClassSpec, ...]) -> tuple[ClassSpec, ...]:
@@ -71,6 +78,11 @@ def services(classes: tuple[ClassSpec, ...]) -> tuple[Service, ...]:
         for each in in_order(classes)
     ]
     return (*served, Service(dscp=0))
+
+
+def controls(classes: tuple[ClassSpec, ...]) -> dict[int, str]:
+    """Return the congestion control of each class that has one of its own, by its DSCP."""
+    return {dscp_of(classes, one.name): one.congestion_control for one in classes if one.congestion_control is not None}
 
 
 def of_flows(classes: tuple[ClassSpec, ...], dscp: Sequence[int]) -> dict[str, list[Any]]:

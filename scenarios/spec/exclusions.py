@@ -121,6 +121,11 @@ def _ceilings(config: Scenario) -> Found:
     return [("class", f"the ceiling {one.ceiling:g} of {one.name}") for one in config.classes if one.ceiling < 1]
 
 
+def _controls(config: Scenario) -> Found:
+    own = [one for one in config.classes if one.congestion_control is not None]
+    return [("class", f"the congestion control {one.congestion_control} of {one.name}") for one in own]
+
+
 def _ceilings_of_transfers(config: Scenario) -> Found:
     name = next((job.traffic_class for _, job in _transfers(config)), None)
     own = tuple(one for one in config.classes if one.name == name)
@@ -198,6 +203,7 @@ _TE_TIME = _is_given(
 _REQUESTED = _is_value("te.demand", "requested")
 _CLASSES = _has("classes", "class", lambda config: config.classes)
 _CEILING = Feature("a class with a ceiling below 1", _ceilings)
+_CONTROL_OF_CLASS = Feature("a class with a congestion control", _controls)
 _JOBS = _has("jobs", "job", lambda config: config.jobs)
 _TRANSFERS = _has("transfers", "job", _transfers)
 _MIXED = _has("admitted transfers together with other jobs", "job", _are_mixed)
@@ -244,6 +250,9 @@ _REFEREES = _is_given("run.referees", lambda config: config.run.referees)
 _BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda config: "policy" in config.run.referees)
 _KINDS = [_is_value("collective.kind", kind) for kind in (MESSAGES, TRAINING)]
 _PROGRAM = _has("a program", "program.command", lambda config: config.program.is_given)
+_PROGRAM_ALONE = _has(
+    "a program without jobs", "program.command", lambda config: config.program.is_given and not config.jobs
+)
 _DATE = _is_given("program.date", lambda config: config.program.date != HOST_DATE)
 _PARTLY = _is_given(
     "collective.emulated",
@@ -350,6 +359,7 @@ TABLE = (
     Exclusion(_REFEREES, _OUTAGES, _NO_BEST),
     Exclusion(_REFEREES, _PROGRAM, _NO_BEST),
     *(Exclusion(_REFEREES, kind, _NO_BEST) for kind in _KINDS),
+    Exclusion(_CONTROL_OF_CLASS, _PROGRAM_ALONE, "a program's sockets choose it (TCP_CONGESTION)", "jobs of the class"),
     Exclusion(_TE_BESIDE_PROGRAM, _JOBS, "not emulated yet: tunnels of jobs' flows beside those of connections"),
     Exclusion(_TE_BESIDE_PROGRAM, _CLASSES, "not emulated yet: a tunnel of connections for each class"),
     *(

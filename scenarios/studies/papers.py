@@ -24,6 +24,7 @@ PAPERS: Mapping[str, str] = {
     "diloco": "scenarios.papers.diloco",
     "followup": "scenarios.papers.followup",
     "long-haul": "scenarios.papers.long_haul",
+    "pauses": "scenarios.papers.pauses",
     "placement": "scenarios.papers.placement",
     "prefill": "scenarios.papers.prefill",
     "uno": "scenarios.papers.uno",

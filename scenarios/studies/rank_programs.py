@@ -1,19 +1,26 @@
-"""Runs the programs of scenarios and returns what their ranks print: what needs TCP itself has a program."""
+"""Runs the programs of scenarios, or one as the VM's command, and returns what they print: what needs TCP itself has a
+program."""
 
+import io
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
+from scenarios import vm
 from scenarios.api import RunError, scenario
+from scenarios.engines.emulation import StderrTail
 from scenarios.program import session
 from scenarios.spec.scenario import Scenario
+from scenarios.testbed import launch
 from topologies.units import format_delay, format_rate
 
+Found = TypeVar("Found")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -52,20 +59,40 @@ def printed_by_ranks(config: Scenario) -> Sequence[Sequence[Any]]:
 def each_printed(configs: Sequence[Scenario], *, jobs: int) -> Iterator[tuple[int, Sequence[Sequence[Any]]]]:
     """Run the programs of scenarios, `jobs` VMs at a time; yield the number of each one that has ended, with each line
     that each of its ranks has printed, as JSON. Raises VMError, and RunError if a rank fails."""
-    threads = ThreadPoolExecutor(jobs)
     # This thread removes the folder: after a signal the others end with the process, and remove nothing.
     with TemporaryDirectory(prefix="longhaul-", ignore_cleanup_errors=True) as name:
-        numbers = {
-            threads.submit(_printed, config, Path(name, str(number))): number for number, config in enumerate(configs)
-        }
-        try:
-            for future in as_completed(numbers):
-                yield numbers[future], future.result()
-        except Exception:
-            threads.shutdown(cancel_futures=True)  # VMs that run still write to the folder
-            raise
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+        runs = [partial(_printed, config, Path(name, str(number))) for number, config in enumerate(configs)]
+        yield from each_ended(runs, jobs=jobs)
+
+
+def each_ended(runs: Sequence[Callable[[], Found]], *, jobs: int) -> Iterator[tuple[int, Found]]:
+    """Call functions that run VMs, `jobs` at a time; yield the number of each one that has ended, with what it has
+    returned. Raises what one of them raises."""
+    threads = ThreadPoolExecutor(jobs)
+    numbers = {threads.submit(run): number for number, run in enumerate(runs)}
+    try:
+        for future in as_completed(numbers):
+            yield numbers[future], future.result()
+    except Exception:
+        threads.shutdown(cancel_futures=True)  # VMs that run may still write files
+        raise
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def printed_in_vm(name: str, *arguments: str) -> Any:
+    """Run the module of `scenarios.studies.programs` with this name as the VM's command; return what it prints, as
+    JSON. Raises VMError, and RunError if it fails."""
+    launch.compile_modules()
+    command, output, errors = [sys.executable, "-m", f"scenarios.studies.programs.{name}"], io.BytesIO(), StderrTail()
+    status = vm.run(
+        [*command, *arguments], directory=_ROOT, environment=launch.environment(), stdout=output, stderr=errors
+    )
+    if status:
+        raise RunError(
+            f"the program {name} has failed with exit status {status}: {errors.last() or 'it tells nothing'}"
+        )
+    return json.loads(output.getvalue())
 
 
 def _printed(config: Scenario, folder: Path) -> Sequence[Sequence[Any]]:

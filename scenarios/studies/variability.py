@@ -6,56 +6,83 @@ knowledge, the study tells the gain of the modes: over base, over base under ECM
 once, by mean rates. The last is what it pays to choose again. Beside it are two measures of the rates: how much they
 spread over time, and how much they change from one collective to the next. Times are the model's, and include
 reconfigurations if the scenario counts them.
+
+Collectives count that have a matrix of their own: not one that is held where others are missing, nor one of a
+repetition. Traffic has the rhythm of a day, so the blocks of intervals are whole days of the data, and as a day's
+choices reach into the next one, ten of them are needed.
 """
 
 import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, add_scenario, loaded, warn
 from topologies.command_line import CommandParser
 from topologies.errors import elements, format_value
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pandas as pd
 
     from analysis.figures.output import Picture
-    from scenarios.spec.scenario import Scenario
+    from analysis.statistics.intervals import Interval, Series
+    from scenarios.policies.conditions import Conditions
 
 COMMAND = "run.py variability"
 _BASE, _MODES = "base", ("wan", "ccl", "joint")
 _SCENARIO = Path(__file__).parents[1] / "packs" / "variability.toml"
 _DRAWN = ("wan", "joint")  # the modes that choose paths; the table has the rings over fixed ones, too
 _HASH_SEEDS = (1, 2, 3, 4)
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """A gain with the ends of its 95 % interval, None if there is none, which `why` explains."""
+
+    value: float
+    low: float | None
+    high: float | None
+    why: str
+
+    @classmethod
+    def of(cls, interval: "Interval | None") -> "Gain":
+        """Return an interval as a gain."""
+        if interval is None:
+            raise ValueError("the runs have no collective in common")
+        low, high = (None, None) if interval.why else (interval.low, interval.high)
+        return cls(value=interval.value, low=low, high=high, why=interval.why)
+
+    def __str__(self) -> str:
+        ends = "" if self.low is None or self.high is None else f" ({_percent(self.low)} to {_percent(self.high)})"
+        return f"{_percent(self.value)}{ends}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """The gains of a mode over base, over ECMP and over itself with choices made once, with the 95 % interval of the
-    last (None if there is none, which `why` explains).
+    """The gains of a mode over base, over ECMP and over itself with choices made once.
 
     `spread` is the standard deviation of a WAN link's rate over time, and `change` the mean absolute difference between
-    one collective and the next, each as a share of its mean rate and averaged over the links that are loaded. `age` is
-    that of the controller's knowledge in collectives.
+    one collective and the next, each as a share of its mean rate and averaged over the links that are loaded. `days`
+    are those of the data that count. `age` is that of the controller's knowledge in collectives.
     """
 
     scenario: str
     step: str
     peak: float
+    days: float
     spread: float
     change: float
     age: int
     mode: str
     mean_s: float
-    over_base: float
-    over_ecmp: float
-    over_once: float
-    low: float | None
-    high: float | None
-    why: str
+    over_base: Gain
+    over_ecmp: Gain
+    over_once: Gain
 
 
 def _parser() -> CommandParser:
@@ -75,27 +102,30 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         Column[Line]("scenario", lambda line: line.scenario, left=True),
         Column[Line]("step", lambda line: line.step),
         Column[Line]("peak", lambda line: f"{line.peak:g}"),
+        Column[Line]("days", lambda line: f"{line.days:.1f}"),
         Column[Line]("spread (%)", lambda line: _percent(line.spread)),
         Column[Line]("change (%)", lambda line: _percent(line.change)),
         Column[Line]("age", lambda line: str(line.age)),
         Column[Line]("mode", lambda line: line.mode),
         Column[Line]("mean (ms)", lambda line: f"{line.mean_s * 1e3:,.3f}"),
-        Column[Line]("over base (%)", lambda line: _percent(line.over_base)),
-        Column[Line]("over ECMP (%)", lambda line: _percent(line.over_ecmp)),
-        Column[Line]("over once (%)", lambda line: _percent(line.over_once)),
-        Column[Line]("95 % interval", _ends, why=next((line.why for line in lines if line.why), "")),
+        Column[Line]("over base (%)", lambda line: str(line.over_base)),
+        Column[Line]("over ECMP (%)", lambda line: str(line.over_ecmp)),
+        Column[Line]("over once (%)", lambda line: str(line.over_once)),
     ]
     notes = ["", "once: the same mode, whose choices are made once, by mean rates (knowledge mean)"]
-    notes += [f"no gain has an interval: {lines[0].why}"] * all(line.why for line in lines)  # the column is left out
+    notes += ["in brackets: 95 % intervals, of blocks of a day of the data"]
+    whys = [gain.why for line in lines for gain in (line.over_base, line.over_ecmp, line.over_once)]
+    notes += [f"{whys.count(why)} of {len(whys)} gains: {why}" for why in dict.fromkeys(filter(None, whys))]
     title = "Gains of choosing again, by how variable the WAN is; predicted"
     table = Table(columns, lines, title=title, notes=notes)
     return Answer(tables=[table], as_json=[asdict(line) for line in lines], picture=lambda: _picture(lines))
 
 
 def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]:
-    import numpy as np
-
-    from scenarios.api import compare, run
+    from analysis.statistics.intervals import MIN_UNEVEN_BLOCKS, over_draws
+    from analysis.statistics.intervals import gain as gain_of
+    from scenarios.api import run
+    from scenarios.policies.conditions import conditions_of
     from scenarios.spec.load import toml_or_text
     from topologies.conditions.background_load import write
 
@@ -104,6 +134,8 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     plain = loaded(of_one, data)
     if plain.conditions.load is None:
         raise ValueError(f"{name} has no background load; allowed: a scenario with [conditions.load]")
+    if plain.conditions.every_s is not None:
+        raise ValueError(f"{name} has conditions that change by time; allowed: without conditions.every")
     steps, peaks, ages = (elements(text, text.split(",")) for text in (options.steps, options.peaks, options.ages))
     for age in ages:
         if not (age.isascii() and age.isdecimal()):
@@ -113,68 +145,100 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     given = write(plain.conditions.load)
     axis = {"sweep.conditions.load": [given | {"step": step, "peak": peak} for step, peak in loads]}
 
-    def rows(what: str, values: Mapping[str, object]) -> "pd.DataFrame":
-        scenario = loaded(of_one, {**data, **axis, **values})
-        return run(scenario, progress=lambda done, count: show(f"{plain.name}, {what}: {done} of {count} points"))
-
-    by_hash = [
-        rows("ECMP", {"fabric.routing": "ecmp", "fabric.hash_seed": seed, "run.modes": [_BASE]}).groupby("setting")
-        for seed in _HASH_SEEDS
-    ]
-    ecmp_s = np.mean([one["completion_s"].mean() for one in by_hash], axis=0)
-    modes = {"run.modes": [_BASE, *_MODES]}
-    once = rows("choices made once", modes | {"control.knowledge": "mean"})
-    swept = loaded(of_one, data | axis | modes)
+    swept = loaded(of_one, data | axis)
     warn(COMMAND, [swept], emulates=False)
     configs = swept.configurations()
-    measures = [_variability(config) for config in configs]
-    peaks_of = [config.conditions.load.peak or 0.0 for config in configs if config.conditions.load is not None]
+    all_conditions = [conditions_of(config) for config in configs]
+    kept = [_kept(conditions, plain.collective.count) for conditions in all_conditions]
+    measures = [_variability(*each) for each in zip(all_conditions, kept, strict=True)]
+
+    def series(what: str, values: Mapping[str, object]) -> "dict[tuple[int, str], Series]":
+        scenario = loaded(of_one, {**data, **axis, **values})
+        return _series(
+            run(scenario, progress=lambda done, count: show(f"{plain.name}, {what}: {done} of {count} points")), kept
+        )
+
+    def gain(slower: "Series", faster: "Series") -> Gain:
+        return Gain.of(gain_of(slower, faster, least_blocks=MIN_UNEVEN_BLOCKS))
+
+    by_hash = [
+        series("ECMP", {"fabric.routing": "ecmp", "fabric.hash_seed": seed, "run.modes": [_BASE]})
+        for seed in _HASH_SEEDS
+    ]
+    ecmp = {setting: over_draws([one[setting, _BASE] for one in by_hash]) for setting in range(len(configs))}
+    modes = {"run.modes": [_BASE, *_MODES]}
+    once = series("choices made once", modes | {"control.knowledge": "mean"})
     for number in map(int, ages):
-        again = rows(f"age {number}", modes | {"control.knowledge": f"stale {number}" if number else "oracle"})
-        over_base = compare(again, baseline=_BASE).set_index(["setting", "mode"])["gain"]
-        for one in compare(again, once).itertuples():
-            if one.mode == _BASE:
+        again = series(f"age {number}", modes | {"control.knowledge": f"stale {number}" if number else "oracle"})
+        for (setting, mode), times in again.items():
+            spread_ecmp = ecmp[setting]
+            if mode == _BASE or spread_ecmp is None:
                 continue
+            load = configs[setting].conditions.load
             yield Line(
                 scenario=plain.name,
-                step=loads[one.setting][0],
-                peak=peaks_of[one.setting],
-                spread=measures[one.setting][0],
-                change=measures[one.setting][1],
+                step=loads[setting][0],
+                peak=(load and load.peak) or 0.0,
+                days=kept[setting].numbers.size / kept[setting].day,
+                spread=measures[setting][0],
+                change=measures[setting][1],
                 age=number,
-                mode=one.mode,
-                mean_s=one.mean_s,
-                over_base=over_base[one.setting, one.mode],
-                over_ecmp=1 - one.mean_s / ecmp_s[one.setting],
-                over_once=one.gain,
-                low=None if one.no_interval else one.gain_low,
-                high=None if one.no_interval else one.gain_high,
-                why=one.no_interval,
+                mode=mode,
+                mean_s=float(times.completion_s.mean()),
+                over_base=gain(again[setting, _BASE], times),
+                over_ecmp=gain(spread_ecmp, times),
+                over_once=gain(once[setting, mode], times),
             )
 
 
-def _variability(config: "Scenario") -> tuple[float, float]:
+class _Kept(NamedTuple):
+    """The numbers of the collectives that count, and how many collectives a day of the data has, which may be less than
+    one."""
+
+    numbers: "npt.NDArray[np.int64]"
+    day: float
+
+
+def _kept(conditions: "Conditions", count: int) -> _Kept:
+    import numpy as np
+
+    from topologies.conditions.background_load import Loaded
+
+    load = conditions.drawn
+    if not isinstance(load, Loaded):
+        raise TypeError(f"a load has a sampler {load!r}")
+    return _Kept(np.flatnonzero(load.are_of_data(count)), _DAY_S / load.step_s)
+
+
+def _series(rows: "pd.DataFrame", kept: Sequence[_Kept]) -> "dict[tuple[int, str], Series]":
+    """Return the times of the collectives that count, by setting and mode, in blocks of a day."""
+    from analysis.figures.run_points import configurations_of, points_of
+    from analysis.results.reader import run_of_rows
+
+    stored, found = run_of_rows(rows), dict[tuple[int, str], "Series"]()
+    for (_, setting, mode), point in points_of(stored, configurations_of(stored)).items():
+        numbers, day = kept[setting]
+        found[setting, mode] = replace(point.among(numbers), block=max(1, round(day)), fresh=None)
+    return found
+
+
+def _variability(conditions: "Conditions", kept: _Kept) -> tuple[float, float]:
     """Return how much the rates of loaded WAN links spread, and how much they change between collectives (`Line`)."""
     import numpy as np
 
-    from scenarios.policies.conditions import conditions_of
     from topologies.fabric.ports import links_in_grain
 
-    conditions = conditions_of(config)
     wan = [link.index for link in links_in_grain(conditions.fabric).all if link.kind == "wan"]
-    rates = conditions.drawn.rates_bps(0, config.collective.count)[:, wan]
+    rates = conditions.drawn.rates_bps(0, int(kept.numbers[-1]) + 1)[kept.numbers][:, wan]
     shares = rates[:, rates.std(axis=0) > 0] / rates[:, rates.std(axis=0) > 0].mean(axis=0)
     if not shares.size:
         return 0.0, 0.0
-    return float(shares.std(axis=0).mean()), float(np.abs(np.diff(shares, axis=0)).mean())
+    changes = np.abs(np.diff(shares, axis=0))
+    return float(shares.std(axis=0).mean()), float(changes.mean()) if changes.size else 0.0
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
-
-
-def _ends(line: Line) -> str:
-    return "" if line.low is None or line.high is None else f"{_percent(line.low)} to {_percent(line.high)}"
 
 
 def _share(share: float | None) -> float:
@@ -189,9 +253,9 @@ def _picture(lines: Sequence[Line]) -> "Picture":
         Spot(
             ", ".join([*([one.scenario] if len(names) > 1 else []), one.mode, f"{one.age} old"]),
             x=100 * one.change,
-            y=100 * one.over_once,
-            low=_share(one.low),
-            high=_share(one.high),
+            y=100 * one.over_once.value,
+            low=_share(one.over_once.low),
+            high=_share(one.over_once.high),
         )
         for one in lines
         if one.age in (min(ages), max(ages)) and one.mode in _DRAWN

@@ -50,7 +50,7 @@ from scenarios.policies.decide import (
 from scenarios.policies.measured_knowledge import tunnel_ports
 from scenarios.policies.policy import Mode
 from scenarios.policies.situation import NO_PATHS
-from scenarios.spec.classes import services
+from scenarios.spec.classes import controls, services
 from scenarios.spec.collective import CollectiveSpec, scaled_workload
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -374,6 +374,7 @@ class Testbed:
             workload=workload,
             most=self._most,
             transport=self.config.transport,
+            controls=controls(self.config.classes),
             deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
             epoch=epoch,

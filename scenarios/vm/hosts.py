@@ -90,25 +90,27 @@ def _qdisc(device: str, link: HostLink, *, delayed: bool) -> str:
     return f"qdisc add dev {device} root netem limit {_QUEUE_PACKETS}{delay}{rate}"
 
 
-def _batch(program: str, lines: Iterator[str] | Sequence[str], namespace: str = "") -> None:
+def batch(program: str, lines: Iterator[str] | Sequence[str], namespace: str = "") -> None:
+    """Have `ip` or `tc` do these lines, in a named network namespace if one is given; raises OSError or
+    CalledProcessError."""
     inside = ["-n", namespace] if namespace else []
     subprocess.run([program, *inside, "-batch", "-"], input="\n".join(lines), text=True, check=True)
 
 
 def set_up(count: int, link: HostLink) -> None:
     """Make the hosts; raises OSError or CalledProcessError."""
-    _batch("ip", _ip_lines(count))
+    batch("ip", _ip_lines(count))
     shapes_switch = count > 2 and link.rate_bps > 0
     if shapes_switch:
-        _batch("tc", [_qdisc(f"port{number}", link, delayed=False) for number in range(count)])
+        batch("tc", [_qdisc(f"port{number}", link, delayed=False) for number in range(count)])
     files = [f"echo {value} > {_CONF}/{name}/{key}" for name in ("lo", "eth0") for key, value in _QUIET.items()]
     for number in range(count):
         if number and number % _TOLD == 0:
             print(f"longhaul: {number} of {count} hosts are made", file=sys.stderr, flush=True)
         subprocess.run(["ip", "netns", "exec", f"h{number}", "sh", "-c", " && ".join(files)], check=True)
-        _batch("ip", _host_lines(number, count), f"h{number}")
+        batch("ip", _host_lines(number, count), f"h{number}")
         if link != HostLink():
-            _batch("tc", [_qdisc("eth0", link, delayed=True)], f"h{number}")
+            batch("tc", [_qdisc("eth0", link, delayed=True)], f"h{number}")
     names = [f"10.0.0.{number + 1} h{number}" for number in range(count)]
     names += [f"fd00::{number + 1:x} h{number}" for number in range(count)]
     with Path("/etc/hosts").open("a") as file:

@@ -79,3 +79,58 @@ def test_a_sweep_tells_the_parts_in_words(tmp_path: Path) -> None:
     assert {row["transport.congestion_control"] for row in rows} == {words, "reno"}
     labels = {one["label"].rpartition(", ")[2] for one in json.loads((tmp_path / "run/settings.json").read_text())}
     assert labels == {f"congestion control {words}", "congestion control reno"}
+
+
+CLASSES = """
+[fabric]
+gpus = [2, 2]
+border_routers = 1
+[conditions]
+wan_rate = "1 Gbit/s"
+wan_delay = "5 ms"
+[transport]
+line_rate = false
+congestion_control = "reno"
+[collective]
+chunk = "4 MB"
+count = 1
+emulated = 1
+[run]
+modes = ["base"]
+[[class]]
+name = "bronze"
+priority = 1
+[[class]]
+name = "gold"
+priority = 0
+congestion_control = "bbr"
+"""
+JOBS = "".join(
+    f'[[job]]\nname = "{name}"\nranks = [{rank}, {rank + 2}]\nclass = "{name}"\n'
+    for rank, name in enumerate(("gold", "bronze"))
+)
+
+
+def test_connections_of_a_class_have_its_congestion_control_at_both_ends(tmp_path: Path) -> None:
+    """`ss` shows the connections of the agents on each host while jobs run."""
+    (tmp_path / "mine.toml").write_text(CLASSES + JOBS)
+    ended("mine.toml", "--exec", "sh -c 'sleep 0.03; ss -tin'", "--out", "run", cwd=tmp_path)
+    for rank, wanted in enumerate(("bbr", "reno", "bbr", "reno")):
+        head, *lines = (tmp_path / f"run/output/{rank}.stdout").read_text().splitlines()
+        assert head.startswith("State") and [line.split()[0] for line in lines] == ["ESTAB", wanted] * 2
+
+
+@pytest.mark.parametrize(
+    "more,wrong",
+    [
+        (
+            'congestion_control = "dctcp"',
+            'class[3].congestion_control: "dctcp" is not known; allowed: cubic, reno, bbr',
+        ),
+        ('[program]\ncommand = "true"', "a program's sockets choose it (TCP_CONGESTION); allowed: jobs of the class"),
+    ],
+)
+def test_a_class_s_congestion_control_that_could_not_be_kept_is_refused(tmp_path: Path, more: str, wrong: str) -> None:
+    (tmp_path / "mine.toml").write_text(f'{CLASSES}[[class]]\nname = "iron"\npriority = 2\n{more}\n')
+    _, said = ended("mine.toml", "--dry-run", cwd=tmp_path, status=2)
+    assert wrong in said

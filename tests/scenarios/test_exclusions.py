@@ -150,6 +150,11 @@ PAIRS: list[tuple[Part, Part, str]] = [
         {"collective": {"kind": "training"}},
         'run.referees: ["policy"] cannot be combined with collective.kind "training"',
     ),
+    (
+        PROGRAM,
+        {"class": [{"name": "gold", "priority": 1, "congestion_control": "bbr"}]},
+        "class: the congestion control bbr of gold cannot be combined with a program without jobs",
+    ),
     (TE | PROGRAM, {"job": [JOB]}, 'fabric.routing: a program with fabric.routing "te" cannot be combined with jobs'),
     (
         TE | PROGRAM,
