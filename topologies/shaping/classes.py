@@ -48,7 +48,7 @@ are marked, an fq_codel with a single flow, which is a FIFO queue with a marking
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -88,6 +88,8 @@ FQ = (
     f"initial_quantum {FRAME_BYTES} orphan_mask 4194303 limit {QUEUE_PACKETS}"
 )
 """The fair queue in tc's syntax: flows send by turns and get equal shares in bytes, whatever the size of segments."""
+_TABLE = 1  # the number of a port's hash table of addresses
+_OFFSETS = {"src": 12, "dst": 16}  # of addresses in a packet's IP header
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 _ROUNDED = 1e-6  # relative rounding error of the sum of tunnels' rates
 NEGLIGIBLE_DELAY_RATIO = 100  # a delay below 1/100 of the timer lateness cannot be distinguished from none
@@ -297,6 +299,7 @@ class Shaping:
                 lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
             for htb in classes:
                 lines += self._class_lines(htb, wanted[htb.key], children.get(htb.key))
+            lines += _address_filters(classes)
         return "".join(line + "\n" for line in lines)
 
     def removal(self) -> str:
@@ -363,9 +366,25 @@ class Shaping:
         if parent and (htb.tunnel or self.services):
             match = htb.tunnel or f"match ip tos {4 * self.services[htb.service].dscp:#04x} 0xfc"
             yield f"filter add dev {htb.interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{htb.minor:x}"
-        elif htb.match is not None:
-            match = f"protocol ip prio 1 u32 match ip {htb.match}/32 flowid 1:{htb.minor:x}"
-            yield f"filter add dev {htb.interface} parent 1: {match}"
+
+
+def _address_filters(classes: Sequence[HtbClass]) -> Iterator[str]:
+    """Yield the lines that lead packets to those of a port's classes that have an address, which is that of all sources
+    or of all destinations.
+
+    The addresses are in a hash table by their last byte, which GPUs of a site do not share: in a list, a packet would
+    pass the filters of half of its site's GPUs, and a new filter all that are there.
+    """
+    matches = [(htb.match.split(), htb.minor) for htb in classes if htb.match is not None and not htb.parent]
+    if not matches:
+        return
+    (field,) = {field for (field, _), _ in matches}
+    add = f"filter add dev {classes[0].interface} parent 1: protocol ip prio 1"
+    yield f"{add} handle {_TABLE}: u32 divisor 256"
+    for (_, address), minor in matches:
+        bucket = int(address.rpartition(".")[2])
+        yield f"{add} u32 ht {_TABLE}:{bucket:x}: match ip {field} {address}/32 flowid 1:{minor:x}"
+    yield f"{add} u32 match u32 0 0 at 0 link {_TABLE}: hashkey mask 0x000000ff at {_OFFSETS[field]}"
 
 
 def wan_of(fabric: Fabric) -> frozenset[int]:
