@@ -1,5 +1,6 @@
 """Shaping as tc commands, compared with an independent parser of these commands; and the rate scale."""
 
+import ipaddress
 import re
 from collections import defaultdict
 from dataclasses import replace
@@ -25,6 +26,7 @@ from topologies.shaping.classes import (
     wan_of,
     wire_bytes_per_s,
 )
+from topologies.shaping.ifb import prefixes
 from topologies.shaping.netlink import ChildClass
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
 
@@ -47,12 +49,17 @@ def rates_of(fabric: Fabric) -> npt.NDArray[np.float64]:
     return sampler(fabric, ConditionsSpec(), seed=3).rates_bps(0, 1)[0]
 
 
+def has(prefix: str, address: str) -> bool:
+    return ipaddress.ip_address(address) in ipaddress.ip_network(prefix)
+
+
 class ParsedBatch:
     """A parsed tc batch: the classes of each port with their rates, delays and queues, and the filters into them."""
 
     def __init__(self, text: str) -> None:
         self.rate: dict[tuple[str, int], int] = {}
-        self.filters: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+        self.filters: dict[str, list[tuple[int, str, str, int]]] = defaultdict(list)
+        self.hashed: dict[str, tuple[int, int]] = {}  # of a port with a hash table: its mask and offset in IP's header
         self.default: dict[str, int] = {}
         self.queues: dict[tuple[str, int], str] = {}
         self.first_filter: dict[str, str] = {}
@@ -72,8 +79,13 @@ class ParsedBatch:
                 self.rate[key] = int(found[2])
             elif found := re.search(r"parent 1:(\w+) handle \w+: netem limit \d{7,}$", line):
                 self.queues[port, int(found[1], 16)] = "netem"
-            elif found := re.search(r" u32 match ip (src|dst) (\S+)/32 flowid 1:(\w+)$", line):
-                self.filters[port].append((found[1], found[2], int(found[3], 16)))
+            elif found := re.search(r" u32 ht 1:(\w+): match ip (src|dst) (\S+)/32 flowid 1:(\w+)$", line):
+                self.filters[port].append((int(found[1], 16), found[2], found[3], int(found[4], 16)))
+            elif found := re.search(r" u32 match u32 0 0 at 0 link 1: hashkey mask (\w+) at (\d+)$", line):
+                assert port not in self.hashed
+                self.hashed[port] = int(found[1], 16), int(found[2])
+            elif line.startswith("filter "):
+                assert line.endswith(" handle 1: u32 divisor 256") and port not in self.filters, line
             else:
                 other = re.search(r"^qdisc add dev \S+ parent 1:(\w+) (pfifo|fq .*) limit \d{7,}$", line)
                 assert other, line
@@ -81,8 +93,11 @@ class ParsedBatch:
 
     def class_of(self, port: str, src: str, dst: str) -> int | None:
         """Return the class of a packet from src to dst on a port, or None."""
-        for field, address, minor in self.filters[port]:
-            if address == {"src": src, "dst": dst}[field]:
+        mask, offset = self.hashed.get(port, (0, 0))
+        header = bytes(12) + ipaddress.ip_address(src).packed + ipaddress.ip_address(dst).packed
+        key = int.from_bytes(header[offset : offset + 4], "big") & mask
+        for bucket, field, address, minor in self.filters.get(port, ()):
+            if bucket == key and address == {"src": src, "dst": dst}[field]:
                 return minor
         return self.default.get(port) or None
 
@@ -154,7 +169,7 @@ def test_with_fair_sharing_every_route_is_delayed_once_after_its_last_class(spec
         delays = [
             (one.rank, one.delay_ns)
             for one in shaping.ifbs
-            if one.interface in passed and (not one.sources or gpu[src].ip in one.sources)
+            if one.interface in passed and (not one.sources or any(has(prefix, gpu[src].ip) for prefix in one.sources))
         ]
         assert sum(delay_ns for _, delay_ns in delays) == wanted_ns, (src, dst, switches)
         assert {rank for rank, _ in delays} <= {None, gpu[dst].rank}
@@ -191,12 +206,27 @@ def test_with_path_tags_every_route_is_delayed_once_at_its_destination(spec: Fab
             total_ns = 0
             for here, there in pairwise((*switches, dst)):
                 on = filters[arrives[there, here]]
-                redirected = [one for one in on if one[1] in (tag, f"match ip src {gpu[src].ip}/32")]
+                redirected = [
+                    one
+                    for one in on
+                    if one[1] == tag or (one[1].startswith("match ip src ") and has(one[1].split()[-1], gpu[src].ip))
+                ]
                 if redirected:
                     total_ns += delay_ns[min(redirected)[2]]
                     assert there == dst
             assert total_ns == wanted_ns, (src, dst, switches, tag)
     assert not any(one.name.startswith("wan") for one in shaping.ifbs)
+
+
+@given(st.sets(st.integers(0, 2**32 - 1) | st.integers(10 << 24, (10 << 24) + 40), min_size=1), st.data())
+def test_prefixes_have_all_of_the_addresses_and_none_of_the_others(numbers: set[int], data: st.DataObject) -> None:
+    own = data.draw(st.sets(st.sampled_from(sorted(numbers))))
+    mine, others = ([str(ipaddress.ip_address(one)) for one in each] for each in (own, numbers - own))
+    found = prefixes(mine, others)
+    assert all(sum(has(prefix, address) for prefix in found) == 1 for address in mine)
+    assert not any(has(prefix, address) for prefix in found for address in others)
+    if not others:
+        assert len(found) == bool(mine)
 
 
 @settings(deadline=None, max_examples=40)

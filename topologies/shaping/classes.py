@@ -48,7 +48,7 @@ are marked, an fq_codel with a single flow, which is a FIFO queue with a marking
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -88,6 +88,8 @@ FQ = (
     f"initial_quantum {FRAME_BYTES} orphan_mask 4194303 limit {QUEUE_PACKETS}"
 )
 """The fair queue in tc's syntax: flows send by turns and get equal shares in bytes, whatever the size of segments."""
+_TABLE = 1  # the number of a port's hash table of addresses
+_OFFSETS = {"src": 12, "dst": 16}  # of addresses in a packet's IP header
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 _ROUNDED = 1e-6  # relative rounding error of the sum of tunnels' rates
 NEGLIGIBLE_DELAY_RATIO = 100  # a delay below 1/100 of the timer lateness cannot be distinguished from none
@@ -304,6 +306,7 @@ class Shaping:
                 lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
             for htb in classes:
                 lines += self._class_lines(htb, wanted[htb.key], children.get(htb.key))
+            lines += _address_filters([htb for htb in classes if self._has_address(htb)])
         return "".join(line + "\n" for line in lines)
 
     def removal(self) -> str:
@@ -354,6 +357,11 @@ class Shaping:
         has_part = self.services and self.services[htb.service].has_part
         return round(1e9 * self.segment_bytes * max(1, self.sending_services - 1) / port) if has_part else 0
 
+    def _has_address(self, htb: HtbClass) -> bool:
+        """Whether a class has the packets of its address, or of those the ones without a class of traffic."""
+        is_last = not htb.parent or htb.service == len(self.services) - 1
+        return htb.key not in self._parents and is_last
+
     def _class_lines(self, htb: HtbClass, ceiling: int, child: ChildClass | None) -> Iterator[str]:
         """Yield the lines that make a class, its queue and its filter; `ceiling` is in bytes/s of frames."""
         rate, parent, priority, _ = child or (ceiling, 0, 0, 0)
@@ -372,9 +380,25 @@ class Shaping:
             if htb.match is not None:
                 match = f"match ip {htb.match}/32 {match}"
             yield f"filter add dev {htb.interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{htb.minor:x}"
-        if htb.match is not None and (not parent or htb.service == len(self.services) - 1):
-            match = f"protocol ip prio 1 u32 match ip {htb.match}/32 flowid 1:{htb.minor:x}"
-            yield f"filter add dev {htb.interface} parent 1: {match}"
+
+
+def _address_filters(classes: Sequence[HtbClass]) -> Iterator[str]:
+    """Yield the lines that lead packets to those of a port's classes that have an address, which is that of all sources
+    or of all destinations.
+
+    The addresses are in a hash table by their last byte, which GPUs of a site do not share: in a list, a packet would
+    pass the filters of half of its site's GPUs, and a new filter all that are there.
+    """
+    matches = [(htb.match.split(), htb.minor) for htb in classes if htb.match is not None]
+    if not matches:
+        return
+    (field,) = {field for (field, _), _ in matches}
+    add = f"filter add dev {classes[0].interface} parent 1: protocol ip prio 1"
+    yield f"{add} handle {_TABLE}: u32 divisor 256"
+    for (_, address), minor in matches:
+        bucket = int(address.rpartition(".")[2])
+        yield f"{add} u32 ht {_TABLE}:{bucket:x}: match ip {field} {address}/32 flowid 1:{minor:x}"
+    yield f"{add} u32 match u32 0 0 at 0 link {_TABLE}: hashkey mask 0x000000ff at {_OFFSETS[field]}"
 
 
 def wan_of(fabric: Fabric) -> frozenset[int]:

@@ -17,10 +17,12 @@ the others. The dropped frames depend on a seed and the link.
 leaf's port has the HTB class.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from socket import inet_aton, inet_ntoa
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +35,8 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Ifb:
-    """An ifb for packets that arrive at `interface` from the addresses `sources`, or from all if there are none.
+    """An ifb for packets that arrive at `interface` from the addresses `sources` ("10.0.0.0/25"), or from all if there
+    are none.
 
     `rank` is the GPU whose network namespace has both interfaces; None is the switches' namespace. `loss` is the share
     of packets that the ifb drops, from 0 to 1, drawn from `seed`. With neither loss nor delay it has no netem, and may
@@ -52,7 +55,7 @@ class Ifb:
     def filters(self) -> Iterator[str]:
         """Yield the lines for tc that redirect packets to the ifb; the interface must have an ingress qdisc."""
         matches = [f"prio 1 u32 {match}" for match in self.matches]
-        matches += [f"prio 2 u32 match ip src {source}/32" for source in self.sources]
+        matches += [f"prio 2 u32 match ip src {source}" for source in self.sources]
         for match in matches or ["prio 1 matchall"]:
             yield (
                 f"filter add dev {self.interface} parent ffff: protocol ip {match} "
@@ -129,31 +132,64 @@ def _at_receivers(fabric: Fabric, ends_ns: Integers, path_ns: Integers, tags: Se
     The delay from rank to rank is `ends_ns` [n, n], to which every WAN path adds its `path_ns`. Packets with one of the
     `tags` (tc's matches, by path) have come over that path, all others over the fixed path.
     """
-    numbers = count()
+    numbers, of_path_ns = count(), path_ns.tolist()
     for dst, to_dst_ns in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
         sources, matches = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
         of_paths = [defaultdict[int, list[str]](list) for _ in tags]
         for src, end_ns in zip(fabric.gpus, to_dst_ns, strict=True):
+            if src is dst:
+                continue
             between = fabric.paths_between.get((src.site, dst.site), ()) if tags else ()
-            sources[end_ns + int(sum(path_ns[path.index] for path in between[:1]))].append(src.ip)
+            sources[end_ns + sum(of_path_ns[path.index] for path in between[:1])].append(src.ip)
             for path in between:
-                of_paths[path.index][end_ns + int(path_ns[path.index])].append(src.ip)
+                of_paths[path.index][end_ns + of_path_ns[path.index]].append(src.ip)
         for tag, by_delay in zip(tags, of_paths, strict=True):
             for delay_ns, addresses in by_delay.items():
                 if len(by_delay) == 1:
                     matches[delay_ns].append(tag)
                 else:
-                    matches[delay_ns] += [f"{tag} match ip src {address}/32" for address in addresses]
+                    others = [ip for ns, ips in by_delay.items() if ns != delay_ns for ip in ips]
+                    matches[delay_ns] += [f"{tag} match ip src {prefix}" for prefix in prefixes(addresses, others)]
         for delay_ns in dict.fromkeys((*sources, *matches)):
             if delay_ns > 0:
+                others = [ip for ns, ips in sources.items() if ns != delay_ns for ip in ips]
                 yield Ifb(
                     name=f"delay{next(numbers)}",
                     rank=dst.rank,
                     interface=dst.interface,
-                    sources=tuple(sources[delay_ns]),
+                    sources=prefixes(sources[delay_ns], others),
                     delay_ns=delay_ns,
                     matches=tuple(matches[delay_ns]),
                 )
+
+
+def prefixes(addresses: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """Return the fewest prefixes ("10.0.0.0/25") that have all of these IPv4 addresses and none of the `others`.
+
+    Every packet passes the filters for them one by one, so that a filter for each GPU would cost more than its bytes.
+    A prefix is as long as possible for the addresses that it has.
+    """
+    return tuple(_prefixes(_numbers(addresses), _numbers(others), bits=32))
+
+
+def _numbers(addresses: Sequence[str]) -> list[int]:
+    return sorted(int.from_bytes(inet_aton(address), "big") for address in addresses)
+
+
+def _prefixes(wanted: Sequence[int], unwanted: Sequence[int], *, bits: int) -> Iterator[str]:
+    """Yield the prefixes of the `wanted` addresses, sorted, which share all but their last `bits` bits with each other
+    and with the `unwanted` ones."""
+    if not wanted:
+        return
+    if not unwanted:
+        free = (wanted[0] ^ wanted[-1]).bit_length()
+        first = inet_ntoa((wanted[0] >> free << free).to_bytes(4, "big"))
+        yield f"{first}/{32 - free}"
+        return
+    middle = (wanted[0] >> bits << bits) + (1 << bits - 1)
+    at, other = bisect_left(wanted, middle), bisect_left(unwanted, middle)
+    yield from _prefixes(wanted[:at], unwanted[:other], bits=bits - 1)
+    yield from _prefixes(wanted[at:], unwanted[other:], bits=bits - 1)
 
 
 def _end_to_end_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
