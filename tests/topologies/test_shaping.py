@@ -396,7 +396,7 @@ def test_a_link_of_a_gpu_that_serves_classes_has_them_below_its_own_class_at_eve
         assert found == [
             f"{address} match ip tos 0x20 0xfc flowid 1:5",
             f"{address} match ip tos 0x00 0xfc flowid 1:6",
-            f"{address} flowid 1:6",
+            f"ht 1:1: {address} flowid 1:6",
         ]
         assert sum("parent 1:1 classid" in line for line in here) == 2
         others = [line for line in without if _port(line) == port and "1:1" not in line and address not in line]
