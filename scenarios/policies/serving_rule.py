@@ -19,10 +19,11 @@ def rule_of(name: str, key: str) -> Callable[[], Rule]:
         return lambda: RULES[name]
     if ":" not in name:
         raise ValueError(f"{key}: {format_value(name)} is unknown; allowed: {', '.join(RULES)}, or FILE:NAME")
+    shown = format_value(name.rpartition("/")[2])  # a scenario's paths are absolute, and would not fit
     try:
         given = loaded(name)
     except ValueError as error:
-        raise ValueError(f"{key}: {format_value(name)} {error}") from None
+        raise ValueError(f"{key}: {shown} {error}") from None
 
     def told(call: Callable[[], Any]) -> Any:
         """Call a part of the rule, whose prints are not results; raises ValueError if it fails."""
@@ -30,7 +31,7 @@ def rule_of(name: str, key: str) -> Callable[[], Rule]:
             with redirect_stdout(sys.stderr):
                 return call()
         except (Exception, KeyboardInterrupt, SystemExit) as error:  # an interrupted run raises no KeyboardInterrupt
-            raise ValueError(f"{key}: {format_value(name)} failed: {type(error).__name__}: {error}") from None
+            raise ValueError(f"{key}: {shown} failed: {type(error).__name__}: {error}") from None
 
     def made() -> Rule:
         rule = told(given) if isinstance(given, type) else given
@@ -39,7 +40,7 @@ def rule_of(name: str, key: str) -> Callable[[], Rule]:
             answer = told(lambda: rule(offer))
             if not isinstance(answer, bool | np.bool_):
                 allowed = f"returned {format_value(answer)}; allowed: True for the remote site, or False"
-                raise ValueError(f"{key}: {format_value(name)} {allowed}")
+                raise ValueError(f"{key}: {shown} {allowed}")
             return bool(answer)
 
         return asked
