@@ -38,6 +38,10 @@ NO_TIMES: Mapping[int, float] = MappingProxyType({})
 NO_JOBS: Mapping[str, Mapping[int, float]] = MappingProxyType({})
 MOST_COSTS = 100
 """Collectives of which the cost of a fault is told one by one."""
+NOT_IN_RUN, NOT_BEFORE_NEXT = -1, -2
+"""Instead of the collective from which on times are as before: none until the run ends, or until the next fault."""
+AS_BEFORE = 0.01
+"""How far a time may be from the predicted one without faults, as a share of that, to be as before."""
 
 UNDECLARED = -1
 """The index of a fault that the scenario does not declare; its number, which users see, is 0."""
@@ -88,16 +92,19 @@ def fault_outcomes(
     later_s: Mapping[int, float] = NO_TIMES,
     lasting_s: Mapping[int, float] = NO_TIMES,
     jobs_later_s: Mapping[str, Mapping[int, float]] = NO_JOBS,
+    healthy_s: Mapping[int, float] = NO_TIMES,
 ) -> list[dict[str, Any]]:
     """Return a row for each fault of a point, in the order in which the faults took effect.
 
     `later_s` is by how much each collective, by its number, took longer than predicted without any fault, without its
     failed attempts, in s; `lasting_s` by how much it is predicted to take longer under the faults with which it began;
-    `jobs_later_s` has the same as `later_s` for each job of the rounds, by its name. The columns are those of
-    `analysis.results.columns.FAULT`: `detected_s` and `recovered_s` are seconds since the injection, None for never;
-    `cost_s` is the cost in s, None if the time of no collective that it hit is known; `costs` has the first
-    `MOST_COSTS` of its parts; `jobs` what each job lost; `outcome` is "recovered", "masked" if nothing had to be done,
-    or "aborted: " and why.
+    `jobs_later_s` has the same as `later_s` for each job of the rounds, by its name, and `healthy_s` what collectives
+    are predicted to take without any fault. The columns are those of `analysis.results.columns.FAULT`: `detected_s` and
+    `recovered_s` are seconds since the injection, None for never; `cost_s` is the cost in s, None if the time of no
+    collective that it hit is known; `gained_s` by how much those that it made faster were so; `costs` has the first
+    `MOST_COSTS` of its parts; `as_before` is the collective from which on times are those without it, as the function
+    of that name returns it; `jobs` what each job lost; `outcome` is "recovered", "masked" if nothing had to be done, or
+    "aborted: " and why.
     """
     events = list(events)
     faults: list[_Fault] = []
@@ -130,7 +137,35 @@ def fault_outcomes(
         _reroute(fault, [outages[key] for key in sorted(outages)], until_ns=min(later, default=None))
     took_s = _lost_s(events, later_s)
     jobs_s = {name: _lost_s(events, job_later_s) for name, job_later_s in jobs_later_s.items()}
-    return [_row(fault, why, took_s, lasting_s, jobs_s) for fault in faults]
+    nexts = [
+        min((one.collective for one in faults if one.collective > fault.collective), default=None) for fault in faults
+    ]
+    return [
+        _row(fault, why, took_s, lasting_s, jobs_s)
+        | {"as_before": as_before(took_s, healthy_s, fault.collective, following)}
+        for fault, following in zip(faults, nexts, strict=True)
+    ]
+
+
+def as_before(
+    later_s: Mapping[int, float], healthy_s: Mapping[int, float], first: int, following: int | None
+) -> int | None:
+    """Return from which collective on the times of all are within `AS_BEFORE` of those without faults, until the run
+    ends or the next fault begins: `first`, in which the fault begins, if it made none slower or faster. NOT_IN_RUN or
+    NOT_BEFORE_NEXT if there is none, None if no time is known.
+
+    `later_s` is by how much each collective took longer than without faults, by its number, `healthy_s` what it takes
+    without them, in s, and `following` the collective in which the next fault begins, None for none.
+    """
+    numbers = sorted(one for one in later_s if first <= one and one in healthy_s)
+    numbers = [one for one in numbers if following is None or one < following]
+    if not numbers:
+        return None
+    off = [at for at, one in enumerate(numbers) if abs(later_s[one]) > AS_BEFORE * healthy_s[one]]
+    if not off:
+        return first
+    after = numbers[off[-1] + 1 :]
+    return after[0] if after else NOT_IN_RUN if following is None else NOT_BEFORE_NEXT
 
 
 def _lost_s(events: Iterable[Event], later_s: Mapping[int, float]) -> dict[int, float]:
@@ -230,10 +265,11 @@ def _reroute(fault: _Fault, outages: Sequence[Mapping[str, Any]], *, until_ns: i
 
 def costs_by_collective(numbers: Iterable[int], cost_s: Sequence[float], lasting_s: Sequence[float]) -> dict[str, Any]:
     """Return the columns of a fault's cost, given the numbers of the collectives that it hit, its cost in each, and how
-    much of that lasts as long as the fault, in s."""
+    much of that lasts as long as the fault, in s. A gain is the cost of those that were faster, without its sign."""
     names, parts = ("collective", "cost_s", "lasting_cost_s"), zip(numbers, cost_s, lasting_s, strict=True)
     first = [dict(zip(names, part, strict=True)) for part in islice(parts, MOST_COSTS)]
-    return {"cost_s": sum(cost_s), "lasting_cost_s": sum(lasting_s), "costs": first}
+    gained_s = sum(-one for one in cost_s if one < 0)
+    return {"cost_s": sum(cost_s), "gained_s": gained_s, "lasting_cost_s": sum(lasting_s), "costs": first}
 
 
 def costs_by_job(cost_s: Mapping[str, float]) -> list[dict[str, Any]] | None:

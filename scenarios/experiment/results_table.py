@@ -122,6 +122,12 @@ _OPTIONAL_COLUMNS: Sequence[_Column] = (
         for one in REFEREES
     ),
     _Column(
+        "without faults",
+        lambda _, point: _ms_of(point.mean_without_s),
+        lambda _, point: "not all of its faults have a known cost" if point.faults else "it has no faults",
+        "mean without faults (ms)",
+    ),
+    _Column(
         "reconfiguration",
         lambda _, point: "" if point.changes is None else point.changes.words,
         lambda result, _: _why_no_change(result),
