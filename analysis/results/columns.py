@@ -164,6 +164,7 @@ FAULT = (
     _later("costs", "costs", "", None),
     _later("jobs", "costs of jobs", "", None),
     _later("as_before", "float", ""),
+    _later("until", "float", ""),
     Column("collectives_lost", "int"),
     Column("bytes_again", "int"),
     Column("outcome", "text"),

@@ -64,12 +64,12 @@ class FaultResult:
 
     The cost is what the collectives that it made slower lost, less what those that it made faster gained, `gained_s`.
     `as_before` is the collective from which on times are those without it, or why there is none, as `fault_outcomes`
-    has them. `lasting_cost_s` is the part of the cost that lasts as long as the fault, such as that of slower paths;
-    the rest is what the fault itself took. `costs` has both for each of the first collectives that it hit, as
-    `fault_outcomes` has them, and `jobs` what it cost each job of the rounds that is waited for, with how far that may
-    be off if it is measured. `error_s` is how far the cost may be off, as far as the point's predictions are;
-    `collectives` is in how many collectives the predicted cost arises, if it is not that of all. `collectives_lost`
-    attempts failed because of it.
+    has them, and `until` the first one that it did not hit any more. `lasting_cost_s` is the part of the cost that
+    lasts as long as the fault, such as that of slower paths; the rest is what the fault itself took. `costs` has both
+    for each of the first collectives that it hit, as `fault_outcomes` has them, and `jobs` what it cost each job of the
+    rounds that is waited for, with how far that may be off if it is measured. `error_s` is how far the cost may be off,
+    as far as the point's predictions are; `collectives` is in how many collectives the predicted cost arises, if it is
+    not that of all. `collectives_lost` attempts failed because of it.
     """
 
     number: int
@@ -84,6 +84,7 @@ class FaultResult:
     costs: Sequence[Mapping[str, Any]] | None = None
     jobs: Sequence[Mapping[str, Any]] | None = None
     as_before: int | None = None
+    until: int | None = None
     error_s: float | None = None
     collectives: int | None = None
     collectives_lost: int = 0
@@ -315,10 +316,11 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
     for record in records:
         point = Point(record["engine"], record["setting"], record["mode"])
         values: dict[str, Any] = {name: record[name] for name in ("number", "what", "at_collective", "outcome")}
-        for name in ("detected_s", "recovered_s", "cost_s", "gained_s", "lasting_cost_s", "as_before"):
+        for name in ("detected_s", "recovered_s", "cost_s", "gained_s", "lasting_cost_s", "as_before", "until"):
             value = record.get(name)  # records of unfinished runs of earlier versions lack some
             values[name] = None if value is None or math.isnan(value) else value
-        values["as_before"] = None if values["as_before"] is None else int(values["as_before"])
+        for name in ("as_before", "until"):
+            values[name] = None if values[name] is None else int(values[name])
         for name in ("costs", "jobs"):
             costs = record[name]  # None, NaN or NA where it is not known
             values[name] = tuple(map(dict, costs)) if isinstance(costs, list | tuple | np.ndarray) else None

@@ -15,7 +15,8 @@ kind), `at_ns` (CLOCK_MONOTONIC), `collective`, and further fields that depend o
 
     injected      a declared fault took effect: `fault` (its index in the scenario), `kind`, `what`, and `cables`, the
                   cables "a-b" that it takes down, sorted
-    over          the duration of the fault `fault` has passed
+    over          the duration of the fault `fault` has passed; if `within` a collective, that is the one before
+                  `collective`
     failed        an attempt at a collective failed (`lost` 1), or an agent or the controller failed between collectives
                   (`lost` 0): `why`, the `retransmitted_bytes` of the failed attempt, and `spent_ns`, the time from its
                   beginning to the failure (missing in events of earlier versions)
@@ -62,6 +63,7 @@ class _Fault:
     cables: frozenset[str] = field(default=frozenset())
     active: bool = True
     until: int | None = None  # the first collective that it does not hit any more
+    ended_within: bool = False  # the one before that
     hit: set[int] = field(default_factory=set)  # further collectives that it has hit
     failing: bool = False  # a collective failed because of it and has not completed since
     detected_ns: int | None = None
@@ -103,8 +105,8 @@ def fault_outcomes(
     `recovered_s` are seconds since the injection, None for never; `cost_s` is the cost in s, None if the time of no
     collective that it hit is known; `gained_s` by how much those that it made faster were so; `costs` has the first
     `MOST_COSTS` of its parts; `as_before` is the collective from which on times are those without it, as the function
-    of that name returns it; `jobs` what each job lost; `outcome` is "recovered", "masked" if nothing had to be done, or
-    "aborted: " and why.
+    of that name returns it; `until` the first collective that it did not hit any more, None if it stayed; `jobs` what
+    each job lost; `outcome` is "recovered", "masked" if nothing had to be done, or "aborted: " and why.
     """
     events = list(events)
     faults: list[_Fault] = []
@@ -117,6 +119,7 @@ def fault_outcomes(
         elif kind == "over":
             over = next(fault for fault in faults if fault.index == event["fault"])
             over.active, over.until = False, event["collective"]
+            over.ended_within = event.get("within", False)
         elif kind == "failed":
             _fail(faults, event)
         elif kind == "restarted":
@@ -287,6 +290,8 @@ def _row(
 ) -> dict[str, Any]:
     hit = sorted(number for number in took_s if fault.hits(number))
     costs = costs_by_collective(hit, [took_s[each] for each in hit], [lasting_s.get(each, 0.0) for each in hit])
+    if fault.ended_within and fault.until is not None:  # predicted as if it had lasted until the collective's end
+        costs["lasting_cost_s"] -= lasting_s.get(fault.until - 1, 0.0)
     outcome = "masked" if fault.recovered_ns is None else "recovered"
     if why and fault.recovered_ns is None:
         outcome = f"aborted: {why}"
@@ -298,6 +303,7 @@ def _row(
         "recovered_s": fault.since_s(fault.recovered_ns),
         **{name: value if hit else None for name, value in costs.items()},
         "jobs": costs_by_job({name: sum(job_s[each] for each in hit) for name, job_s in jobs_s.items() if hit}),
+        "until": fault.until,
         "collectives_lost": fault.collectives_lost,
         "bytes_again": fault.retransmitted_bytes,
         "outcome": outcome,

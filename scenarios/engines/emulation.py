@@ -48,7 +48,7 @@ from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.errors import SpecError
 from topologies.fabric.fabric import build_fabric
 from topologies.shaping.classes import Buffer, Shaping
-from topologies.units import format_rate
+from topologies.units import format_delay, format_rate
 
 WRONG_DATA = "delivered wrong data"
 """Part of a testbed's last line on stderr if it ended because a chunk had wrong bytes."""
@@ -179,7 +179,8 @@ def check_delays(configs: Sequence[Scenario]) -> None:
 
 
 def check_faults(configs: Sequence[Scenario]) -> None:
-    """Raise ValueError for a fault after the last collective of an `emulated` configuration."""
+    """Raise ValueError for a fault after the last collective of an `emulated` configuration, or for one that lasts for
+    a time if not all collectives before its last one are measured."""
     for config in configs:
         count = config.collective.count
         for number, fault in enumerate(config.faults, 1):
@@ -187,6 +188,12 @@ def check_faults(configs: Sequence[Scenario]) -> None:
                 raise ValueError(
                     f"fault[{number}].at: collective {fault.collective:,} comes after the last one that the "
                     f"emulation measures (collective.emulated); allowed: 0 to {count - 1:,}"
+                )
+            if fault.is_timed and len(config.collective.numbers) < count:
+                raise ValueError(
+                    f"fault[{number}].for: {format_delay(fault.lasts_s or 0.0)} are counted while collectives run, and "
+                    "collective.emulated leaves some out; allowed: a number of collectives, or the first ones, such as "
+                    f"collective.emulated = {count}"
                 )
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from analysis.statistics.fault_costs import NOT_PREDICTED, PREDICTED, FaultResult, chance
 from analysis.statistics.fault_outcomes import as_before, costs_by_collective, costs_by_job
-from scenarios.engines.model import undisturbed_s
+from scenarios.engines.model import undisturbed_s, with_counted_faults
 from scenarios.policies.conditions import faults_of_completed
 from scenarios.spec.faults import KILLED_KINDS, PLANNED_KINDS, Fault
 from scenarios.spec.scenario import Scenario
@@ -50,7 +50,10 @@ def with_errors(
     for one in results:
         fault = declared[one.number - 1] if one.number else None
         lasts = 1 if fault is None or fault.kind in KILLED_KINDS else fault.lasts
-        hit = (number >= one.at_collective) & (lasts is None or number < one.at_collective + (lasts or 0))
+        until = (
+            one.until if fault is not None and fault.is_timed else None if lasts is None else one.at_collective + lasts
+        )
+        hit = (number >= one.at_collective) & (until is None or number < (until or 0))
         of_jobs = [job | {"error_s": error_s(*jobs_s[job["job"]], hit)} for job in map(dict, one.jobs or ())]
         found.append(replace(one, error_s=error_s(*times_s, hit), jobs=of_jobs or None))
     return tuple(found)
@@ -63,6 +66,7 @@ def predicted_faults(
     [K] s each. A fault costs by how much the collectives that it hits, and the jobs in them, take longer than without
     any fault; if it is one that the model has only a part of, its cost is left out. From which collective on times are
     as before is told by the first `_MOST_AFTER` after the fault: choices made under it may outlast it."""
+    config = with_counted_faults(config, mode)
     completed = faults_of_completed(config, build_fabric(config.fabric))
     names = [span.name for span in config.workload.jobs]
     healthy_s, found = np.full(completion_s.size, np.nan), list[FaultResult]()
@@ -75,6 +79,7 @@ def predicted_faults(
             at_collective=fault.collective,
             outcome=NOT_PREDICTED,
             collectives_lost=lost,
+            until=None if fault.lasts is None else fault.collective + fault.lasts,
         )
         if fault.kind in PLANNED_KINDS and fault.after_s is None and fault.lasts == whole.lasts:
             stop = completion_s.size if fault.lasts is None else min(completion_s.size, fault.collective + fault.lasts)
@@ -121,6 +126,7 @@ def as_record(fault: FaultResult) -> dict[str, Any]:
         "costs": None if fault.costs is None else [*fault.costs],
         "jobs": None if fault.jobs is None else [*fault.jobs],
         "as_before": fault.as_before,
+        "until": fault.until,
         "collectives_lost": fault.collectives_lost,
         "bytes_again": 0,
         "outcome": fault.outcome,

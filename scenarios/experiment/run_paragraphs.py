@@ -17,7 +17,7 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.contests import MODE, Place, contests_of, differing_words
-from analysis.statistics.declared_faults import unmodelled_sentence
+from analysis.statistics.declared_faults import unmodelled_sentence, until_end_sentence
 from analysis.statistics.fault_costs import attempts_sentence, cost_words
 from analysis.statistics.fidelity import Fidelity
 from analysis.statistics.gain_times import gain_times_sentence
@@ -66,7 +66,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     }
     configs = {result.index: result.config for result in results}
     drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
-    modelled = (plain_values(result.config)["fault"] for result in results if result.engine == "model")
+    modelled = [plain_values(result.config)["fault"] for result in results if result.engine == "model"]
     settings = settings_of(results)
     grain = grain_sentence(
         winners(settings, times),
@@ -84,6 +84,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         drawn,
         grain,
         unmodelled_sentence(modelled),
+        until_end_sentence(modelled),
         attempts,
     ]
     return " ".join(filter(None, said))

@@ -3,10 +3,11 @@
     [[fault]]
     at = "40 ms into collective 12"   # or "collective 12": before it begins
     what = "link s0b0-s1b0 down"
-    for = "3 collectives"             # without it the fault stays until the end
+    for = "3 collectives"             # or "200 ms"; without it the fault stays until the end
 
 Collectives are numbered from 0, as in the results. A collective that is lost and run again counts twice towards the
-duration of a fault. With a program, which has no collectives, both are times of the run, since the ranks' start:
+duration of a fault. A duration in time counts the time in which collectives run, failed attempts included, and not the
+pauses between them. With a program, which has no collectives, both are times of the run, since the ranks' start:
 at = "20 ms" and for = "30 ms". It may also begin at a mark, once a rank has printed a line with these words:
 at = 'mark "epoch 3"', at = 'mark "epoch 3" of rank 2', or at = '20 ms after mark "epoch 3"'.
 """
@@ -85,12 +86,12 @@ class Fault:
     """A fault that is injected before a collective, or `after_s` seconds into it, and stays for `lasts` collectives.
 
     `collective` is an index from 0. `kind` is one of KINDS. `target` is a cable "a-b", a switch, the rank of an agent,
-    or empty. `amount` is the share of frames that is lost, or the factor by which an agent is slower. `lasts` None
-    means that the fault stays until the end. `is_traced` marks an outage in a trace, which no [[fault]] declares.
-    A fault of a program (`of_program`) is injected `after_s` seconds after the ranks' start, and stays for `lasts_s`
-    seconds, None: until the end; its `collective` is 0 and means nothing. If it has a `mark`, `after_s` counts from the
-    instant `marked_ns`, in ns since the ranks' start, at which a rank (`mark_rank`, None: any) has first printed a line
-    with these words; until then that is None.
+    or empty. `amount` is the share of frames that is lost, or the factor by which an agent is slower. A fault lasts for
+    `lasts` collectives, or for `lasts_s` seconds in which collectives run; with both None it stays until the end.
+    `is_traced` marks an outage in a trace, which no [[fault]] declares. A fault of a program (`of_program`) is injected
+    `after_s` seconds after the ranks' start, and `lasts_s` are seconds of the run; its `collective` is 0 and means
+    nothing. If it has a `mark`, `after_s` counts from the instant `marked_ns`, in ns since the ranks' start, at which a
+    rank (`mark_rank`, None: any) has first printed a line with these words; until then that is None.
     """
 
     collective: int
@@ -130,7 +131,7 @@ class Fault:
     def words(self) -> str:
         """The fault in words, with its time unless it begins before collective 0, and how long it lasts."""
         at = "" if (self.collective, self.after_s) == (0, None) else f" at {self.at}"
-        if self.of_program:
+        if self.of_program or self.lasts_s is not None:
             return f"{self.what}{at}{'' if self.lasts_s is None else f' for {format_delay(self.lasts_s)}'}"
         lasts = "" if self.lasts is None else f" for {self.lasts:,} collective{'s' * (self.lasts != 1)}"
         return f"{self.what}{at}{lasts}"
@@ -138,12 +139,17 @@ class Fault:
     @property
     def is_throughout(self) -> bool:
         """Whether the fault is in force from the first collective to the end."""
-        return (self.collective, self.after_s, self.lasts) == (0, None, None)
+        return (self.collective, self.after_s, self.is_undone) == (0, None, False)
 
     @property
     def is_undone(self) -> bool:
         """Whether the fault ends by itself before the run does."""
         return self.lasts is not None or self.lasts_s is not None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it is a fault of collectives that lasts for a time."""
+        return self.lasts_s is not None and not self.of_program
 
     @property
     def is_awaited(self) -> bool:
@@ -157,7 +163,7 @@ class Fault:
 
     @property
     def lasts_ns(self) -> int | None:
-        """How long a fault of a program lasts, in ns; None if it stays."""
+        """How long a fault with a duration in time lasts, in ns; None for others."""
         return None if self.lasts_s is None else round(self.lasts_s * 1e9)
 
     @property
@@ -255,7 +261,7 @@ KEYS = {
         _WHAT_FORMS,
         _read_what,
     ),
-    "for": _text_kind('"3 collectives", and with a program "30 ms"', _FOR_FORMS, _read_for),
+    "for": _text_kind('"3 collectives" and "200 ms"; with a program a time', _FOR_FORMS, _read_for),
 }
 """The keys of a [[fault]] table with their kinds."""
 
@@ -270,10 +276,15 @@ def read(tables: list[object]) -> tuple[Fault, ...]:
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Check the values of one table against each other, for `read_tables`."""
-    if "at" in values and "for" in values and (in_time := "lasts_s" in values["for"]) != ("of_program" in values["at"]):
-        own = 'a number of them, such as "3 collectives" (times are for the faults of programs, which begin at a time)'
-        allowed, of = (own, "at a collective") if in_time else ('a time, such as "30 ms"', "at a time")
-        yield ".for", f"{format_value(table['for'])} does not fit a fault {of}; allowed: {allowed}"
+    if "at" not in values or "for" not in values:
+        return
+    in_time, of_program = "lasts_s" in values["for"], "of_program" in values["at"]
+    if of_program and not in_time:
+        allowed = 'allowed: a time, such as "30 ms"'
+        yield ".for", f"{format_value(table['for'])} does not fit a fault at a time; {allowed}"
+    if in_time and not of_program and values.get("what", {}).get("kind") == "controller killed":
+        why = "is no time after which a controller is started again, which happens between collectives"
+        yield ".for", f'{format_value(table["for"])} {why}; allowed: a number of them, such as "3 collectives"'
 
 
 def unused(table: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from analysis.figures.faults_in_force import of_point
+from analysis.figures.run_points import configurations_of
+from analysis.results.reader import open_run
 from analysis.statistics.fault_costs import FaultCost, FaultResult, attempts_sentence, cost_words, faults_by_point
 from analysis.statistics.fault_outcomes import as_before, fault_outcomes
 from scenarios.engines.base import FaultOutcome
-from scenarios.engines.model import Model
+from scenarios.engines.model import Model, with_counted_faults
 from scenarios.experiment import fault_results
 from scenarios.experiment.fault_results import as_record, heading, predicted_faults, with_errors
 from scenarios.experiment.run_files import RunFiles
@@ -385,3 +388,44 @@ def test_a_predicted_fault_tells_gains_and_when_times_are_as_before(tmp_path):
         (off,) = np.nonzero(np.abs(later_s) > 0.01 * times_s(RUN, one["mode"]))
         assert off.size == 0 or off[0] >= 4
         assert point["faults"][0]["as_before"] == one["as_before"][0] == (off[-1] + 1 if off.size else 4)
+
+
+@pytest.mark.parametrize("mode", ["base", "joint"])
+def test_a_time_is_as_many_collectives_as_begin_within_it(mode):
+    """In the model; counted one by one, with the times of a run in which the fault stays."""
+    timed, for_good = (STAYS + line for line in ('for = "400 ms"\n', ""))
+    passed_s, hit = 0.0, 0
+    for time_s in times_s(RUN + for_good, mode)[12:]:
+        if passed_s >= 0.4:
+            break
+        passed_s, hit = passed_s + time_s, hit + 1
+    assert 1 < hit < 20
+    counted = times_s(RUN + STAYS + f'for = "{hit} collectives"\n', mode)
+    assert times_s(RUN + timed, mode).tolist() == counted.tolist()
+    (config,) = scenario_of(RUN + timed).configurations()
+    (fault,) = predicted_faults(config, mode, counted)
+    assert fault.until == 12 + hit and fault.cost_s == pytest.approx((counted - times_s(RUN, mode))[12:].sum())
+
+
+def test_times_of_faults_that_overlap_are_counted_together():
+    """Both are in force at once, so that each is over after the same time as alone in a run with both."""
+    other = '[[fault]]\nat = "collective 14"\nwhat = "link s0b0-s1b0 down"\nfor = "300 ms"\n'
+    (config,) = scenario_of(RUN + STAYS + 'for = "400 ms"\n' + other).configurations()
+    slow, link = with_counted_faults(config, "base").faults
+    ended = [STAYS + f'for = "{slow.lasts} collectives"\n', other.replace("300 ms", f"{link.lasts} collectives")]
+    struck_s = times_s(RUN + "".join(ended), "base")
+    for fault, lasts_s in ((slow, 0.4), (link, 0.3)):
+        passed_s = np.cumsum(struck_s[fault.collective :])
+        assert passed_s[fault.lasts - 2] < lasts_s <= passed_s[fault.lasts - 1]
+
+
+def test_the_answer_tells_that_the_model_has_a_fault_to_the_end_of_a_collective(tmp_path):
+    (tmp_path / "struck.toml").write_text(RUN + STAYS + 'for = "400 ms"\n')
+    found = answer(tmp_path / "out", "struck.toml", "--engine", "model", report=True)
+    assert "The timing model has agent 1 slow 10x to the end of the collective within which it ends." in found["answer"]
+    stored = open_run(tmp_path / "out").faults
+    (configuration,) = configurations_of(open_run(tmp_path / "out"))
+    for row in stored.itertuples():
+        (fault,) = of_point(open_run(tmp_path / "out"), configuration, "model", row.mode)
+        assert fault.end == row.until and "for 400 ms" in configuration.label
+    assert "for 400 ms" in (tmp_path / "out/figures/struck-over-time.svg").read_text()
