@@ -40,7 +40,7 @@ from scenarios.experiment.point_results import (
     times_by_engine,
     transfer_fields,
 )
-from scenarios.experiment.results_table import bounds_of, share, table_of
+from scenarios.experiment.results_table import bounds_of, common_of, share, table_of
 from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.text_table import aligned
@@ -204,7 +204,8 @@ def as_text(results: Sequence[ConfigResult], paragraphs: Sequence[Paragraph]) ->
     opening = (About.ANSWER, About.FIDELITY)
     above = [str(one) for one in those_about(paragraphs, *opening)]
     below = [str(one) for one in paragraphs if one.about not in (*opening, About.LACKING)]
-    table = "\n".join(aligned(table_of(results)[0], range(3))) if results else "no point was finished"
+    common = [f"all rows: {common_of(results)}"] if common_of(results) else []
+    table = "\n".join([*common, *aligned(table_of(results)[0], range(3))]) if results else "no point was finished"
     return "\n\n".join([*above, table, *below] if results else [table, *above])
 
 

@@ -65,6 +65,10 @@ _WHAT_FORMS = {
     "agent killed": re.compile(r"agent (?P<target>[0-9]{1,6}) killed"),
     "agent slow": re.compile(rf"agent (?P<target>[0-9]{{1,6}}) slow (?P<amount>{_NUMBER})x"),
 }
+_WHATS = (
+    *("link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed"),
+    "agent R slow 10x",
+)
 _REPEATED = re.compile(r"every\b.*|.*\b(every|repeat(s|ed|edly|ing)?|periodic(ally)?)\b.*", re.IGNORECASE)
 _INSTEAD = (
     "a [[fault]] happens once; allowed: a [[fault]] for each time, or for links that fail again and again a trace with "
@@ -195,10 +199,13 @@ class Fault:
 
 
 def _text_kind(
-    allowed: str, patterns: Mapping[str, re.Pattern[str]], read: Callable[[str, re.Match[str]], dict[str, Any]]
+    allowed: str,
+    patterns: Mapping[str, re.Pattern[str]],
+    read: Callable[[str, re.Match[str]], dict[str, Any]],
+    meant: Callable[[str], str] = lambda _: "",
 ) -> Kind:
     """Return a kind of text: the first of `patterns` that matches names the form, and `read` turns the name and the
-    match into fields of a fault."""
+    match into fields of a fault. `meant` returns a hint to a text that none matches."""
 
     def convert(text: str) -> dict[str, Any]:
         plain = " ".join(text.split()) if len(text) <= _MAX_LENGTH else ""
@@ -207,7 +214,7 @@ def _text_kind(
                 return read(name, match)
         if _REPEATED.fullmatch(plain):
             raise ValueError(f"{format_value(text)} repeats, and {_INSTEAD}")
-        raise ValueError(f"{format_value(text)} is not understood; allowed: {allowed}")
+        raise ValueError(f"{format_value(text)} is not understood; allowed: {allowed}{meant(plain)}")
 
     return Kind(allowed, (str,), convert)
 
@@ -239,6 +246,15 @@ def _read_what(kind: str, match: re.Match[str]) -> dict[str, Any]:
     return {"kind": kind, "target": target, "amount": amount / 100 if kind == "link loss" else amount}
 
 
+def _what_was_meant(text: str) -> str:
+    """Return a hint to what may be meant by a text that is no fault, for the same link, switch or rank."""
+    words = text.lower().split(maxsplit=2)
+    thing, target = words[0] if words else "", text.split()[1] if len(words) > 1 else ""
+    target = re.sub(r"->|[>:]", "-", target)
+    known = [form.replace("A-B", target).replace(" S ", f" {target} ").replace(" R ", f" {target} ") for form in _WHATS]
+    return did_you_mean(" ".join([thing, target, *words[2:]]), known)
+
+
 def _read_for(form: str, match: re.Match[str]) -> dict[str, Any]:
     if form == "program":
         return {"lasts_s": parse_delay_s(match["time"])}
@@ -256,10 +272,10 @@ KEYS = {
         _read_at,
     ),
     "what": _text_kind(
-        '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
-        '"agent R slow 10x"',
+        ", ".join(f'"{form}"' for form in _WHATS),
         _WHAT_FORMS,
         _read_what,
+        _what_was_meant,
     ),
     "for": _text_kind('"3 collectives" and "200 ms"; with a program a time', _FOR_FORMS, _read_for),
 }
@@ -310,7 +326,8 @@ def check(faults: Collection[Fault], fabric: Fabric, *, count: int) -> Iterator[
             hint = did_you_mean(fault.target, cables.values()) or f", such as {next(reversed(cables.values()))}"
             wrong = f"{fault.target} is not a link; allowed: a cable of the fabric{hint}"
         elif fault.kind.startswith("switch") and fault.target not in switches:
-            wrong = f"{fault.target} is not a switch; allowed: {list_first(switches, 12)}"
+            hint = did_you_mean(fault.target, switches)
+            wrong = f"{fault.target} is not a switch; allowed: {list_first(switches, 12)}{hint}"
         elif fault.kind.startswith("agent") and int(fault.target) >= len(fabric.gpus):
             wrong = f"there is no agent {fault.target}; allowed: 0 to {len(fabric.gpus) - 1}"
         if wrong:
