@@ -123,7 +123,8 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
         heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name
     against = f", against {group.x_label}" if len(group.configurations) > 1 else ""
-    caption = f"Mean completion time{'' if is_base else f' and gain over {over}'}{against}: {group.title}."
+    rounds = rounds_note(group) and f" {rounds_note(group)}"
+    caption = f"Mean completion time{'' if is_base else f' and gain over {over}'}{against}: {group.title}.{rounds}"
     data = csv_text(row_of(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
     return Picture(name=stem, caption=caption, figure=figure, data=data)
 
@@ -254,7 +255,7 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estim
         log_ticks(times.yaxis)
     else:
         times.set_ylim(0, max(times.get_ylim()[1], 1.06 * max(means_s) / unit_s))
-    times.set_ylabel(f"mean time ({unit})")
+    times.set_ylabel(f"mean time{' of a round' * has_rounds(group)} ({unit})")
     gains.set_ylabel(fill(f"gain over {over} (%)", _LABEL_WIDTH))
     gains.margins(y=0.22)  # room for the labels beyond whiskers
     if all(abs(one.gain.value) < _ROUNDING for one in estimates if one.gain is not None):
@@ -382,7 +383,23 @@ def _note(
     intervals = [(one.mode, one.summary.mean_s, one.gain) for one in estimates]
     if any(each and not each.why and each.low < each.high for _, *both in intervals for each in both):
         lines.append("whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives"))
-    return "\n".join([*lines, *(fill(f"no whiskers: {why}", _NOTE_WIDTH) for why in reasons(intervals))])
+    lines += [fill(f"no whiskers: {why}", _NOTE_WIDTH) for why in reasons(intervals)]
+    return "\n".join([*lines, *([fill(rounds_note(group), _NOTE_WIDTH)] if has_rounds(group) else [])])
+
+
+def has_rounds(group: FigureGroup) -> bool:
+    """Return whether the times are those of rounds of jobs."""
+    return any(one.kind == "jobs" for one in group.configurations)
+
+
+def rounds_note(group: FigureGroup) -> str:
+    """Return what the time of a round of jobs is, and if rounds have different jobs, what it does not tell; "" for
+    other times."""
+    if not has_rounds(group):
+        return ""
+    is_other_work = len({one.jobs_in_words for one in group.configurations}) > 1
+    differs = " Rounds of other jobs do other work; the figure NAME-jobs tells how much a job is slowed by others."
+    return f"A round ends with its last job.{differs * is_other_work}"
 
 
 def row_of(group: FigureGroup, one: Estimate) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """The declared faults of a configuration: which are in force for a collective, and what they do to its links.
 
-`for = "3 collectives"` counts attempts, so that a fault lasts for fewer collectives of which attempts were lost.
+`for = "3 collectives"` counts attempts, so that a fault lasts for fewer collectives of which attempts were lost. How
+many collectives a fault of `for = "200 ms"` hits is stored with its outcome at each point.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,8 +27,16 @@ def of_point(run: Run, configuration: Configuration, engine: str, mode: str) -> 
     if table.empty or not faults:
         return faults
     here = table[(table["engine"] == engine) & (table["setting"] == configuration.index) & (table["mode"] == mode)]
+    until = {row.number: row.until for row in here.itertuples() if not math.isnan(row.until)}
+    faults = [
+        replace(one, lasts=max(1, until[one.number] - one.first))
+        if one.lasts_s is not None and one.number in until
+        else one
+        for one in faults
+    ]
     lost = [(row.number, row.at_collective, row.collectives_lost) for row in here.itertuples() if row.collectives_lost]
-    return [_shortened(fault, lost, is_measured=engine != "model") for fault in faults]
+    is_measured = engine != "model"
+    return [one if one.lasts_s is not None else _shortened(one, lost, is_measured=is_measured) for one in faults]
 
 
 def _shortened(fault: DeclaredFault, lost: Sequence[tuple[int, int, int]], *, is_measured: bool) -> DeclaredFault:

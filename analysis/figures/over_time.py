@@ -24,6 +24,7 @@ from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import Configuration, PointRows, Points
 from analysis.figures.style import FAINT, MODE_STYLES, dashed_style, line, marker, place_of, time_unit
 from analysis.results.reader import Run
+from analysis.statistics.declared_faults import DeclaredFault
 from analysis.statistics.fault_costs import (
     FaultResult,
     attempts_sentence,
@@ -187,12 +188,28 @@ def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows])
     measured = [point for point in points if point.engine == "emulation"]
     of_points = [of_point(run, configuration, point.engine, point.mode) for point in measured or points]
     for alike in zip(*of_points, strict=True):
-        fault, ends = alike[0], [one.end for one in alike]
+        fault = alike[0]
+        ends = [_end(one, point, seconds) for one, point in zip(alike, measured or points, strict=True)]
         lasts_s = seconds or max((_time_s(point, fault.first) for point in measured or points), default=0.0)
         share = min(1.0, fault.after_s / lasts_s) if fault.after_s and lasts_s else 0.0
         begin = fault.first - before + share
         least = None if min(ends) == max(ends) else min(ends) - before
         yield Span(what=fault.what, begin=begin, end=max(ends) - before, first_over=least)
+
+
+def _end(fault: DeclaredFault, point: PointRows, seconds: float | None) -> float:
+    """Return where a fault was over at a point, in collectives: one that lasts for a time as far within the last one
+    that it hit as within its time, counted without attempts that failed. With conditions by time a collective is
+    `seconds` long."""
+    if fault.lasts_s is None or math.isinf(fault.end):
+        return fault.end
+    left_s = fault.lasts_s + (fault.after_s or 0.0)
+    for number in range(fault.first, int(fault.end)):
+        took_s = _time_s(point, number)
+        if left_s < took_s:
+            return number + min(1.0, left_s / (seconds or took_s))
+        left_s -= took_s
+    return fault.end
 
 
 def _time_s(point: PointRows, number: int) -> float:

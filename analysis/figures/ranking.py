@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
-from analysis.figures.comparison import Comparison, Estimate, baseline_of, comparisons_of, row_of, subject_of
+from analysis.figures.comparison import (
+    Comparison,
+    Estimate,
+    baseline_of,
+    comparisons_of,
+    has_rounds,
+    rounds_note,
+    row_of,
+    subject_of,
+)
 from analysis.figures.output import Picture, canvas, csv_text, heading, log_ticks
 from analysis.figures.run_points import Configuration, FigureGroup, Points
 from analysis.figures.style import INK, marker, typical_unit
@@ -83,15 +92,19 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
     is_log = any(max(panel.means_s) > _WIDE * min(panel.means_s) for panel in all_panels)
     is_shared = max(means_s) <= _WIDE * min(means_s)
     inches = [_PANEL + sum(_ROW + _LINE * row.label.count("\n") for row in panel.rows) for panel in all_panels]
-    with canvas(_INCHES, 1.0 + sum(inches)) as figure:
+    about_rounds = fill(rounds_note(group), _NOTE_WIDTH).count("\n") + has_rounds(group)
+    with canvas(_INCHES, 1.0 + _LINE * about_rounds + sum(inches)) as figure:
         grid = figure.subplots(len(all_panels), 1, squeeze=False, sharex=is_shared, height_ratios=inches)[:, 0]
         for axes, panel in zip(grid, all_panels, strict=True):
             _draw(axes, panel, group, unit_s, over, is_log=is_log)
             axes.tick_params(labelbottom=True)
-        grid[-1].set_xlabel(f"mean time ({unit}){', logarithmic' * is_log}", fontsize=8)
+        mean = f"mean time{' of a round' * has_rounds(group)} ({unit}){', logarithmic' * is_log}"
+        grid[-1].set_xlabel(mean, fontsize=8)
         subject = [subject_of(comparisons[0], group)] if len(comparisons) == 1 else []
         heading(figure, "\n".join([group.title, *subject]))
-        notes = "\n".join(fill(line, _NOTE_WIDTH) for line in _notes(comparisons, estimates, over))
+        notes = "\n".join(
+            fill(line, _NOTE_WIDTH) for line in [*_notes(comparisons, estimates, over), rounds_note(group)] if line
+        )
         figure.supxlabel(notes, fontsize=7, color=INK)
     against = f", for each {group.x_label}" if len(group.lines) > 1 and len(group.ticks) > 1 else ""
     caption = f"Mean completion time{f' and gain over {over}' if over else ''}, fastest first{against}: {group.title}."

@@ -46,6 +46,7 @@ from analysis.statistics.block_notes import few_blocks_sentence
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.contests import BASELINE, MODE, Place, Setting, baselines_of, contests_of
 from analysis.statistics.fault_costs import (
+    FaultCost,
     FaultResult,
     PointCosts,
     chance,
@@ -93,6 +94,7 @@ _FIFO = (
 )
 _FAULTS = (
     *("setting", "mode", "fault", "outcome", "at collective", "detected (ms)", "recovered (ms)", "cost (ms)"),
+    *("gained (ms)", "as before"),
     *("to each job (ms)", "lasting part (ms)", "by collective (ms)", "attempts lost", "bytes again"),
 )
 _POOLED_FAULTS = ("engine", "setting", "mode", "fault", "at collective", "mean cost")
@@ -109,6 +111,8 @@ _WHY_EMPTY = MappingProxyType(
         "detected (ms)": "it was never detected, or not measured",
         "recovered (ms)": "nothing was recovered, or not measured",
         "cost (ms)": "it is not predicted, or the time without the fault is not",
+        "gained (ms)": "it is not predicted, or an earlier version did not store it",
+        "as before": "no time was another one, or it is not known when",
         "to each job (ms)": "it is not predicted, rounds have one job, or an earlier version did not store it",
         "lasting part (ms)": "an earlier version did not store it, or the whole cost is predicted",
         "by collective (ms)": "the fault hit one collective, or an earlier version did not store it",
@@ -449,7 +453,7 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
     for point in sorted(shown, key=lambda one: (one.setting, place_of(one.mode))):
         for one in sorted(shown[point], key=lambda one: (one.at_collective, one.number)):
             row = of_point[(*point, one.number, one.at_collective)]
-            times = (one.detected_s, one.recovered_s, one.cost_s)
+            times = (one.detected_s, one.recovered_s, one.cost_s, one.gained_s)
             times_ms = [_NONE if time_s is None else f"{time_s * 1e3:,.3f}" for time_s in times]
             label = configurations[point.setting].label if len(configurations) > 1 else ""
             line = [label, point.mode, f"{one.number}: {one.what}" if one.number else one.what]
@@ -457,6 +461,7 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
             is_measured = point.engine != "model"
             yield [
                 *line,
+                FaultCost(results=(one,)).as_before_words or _NONE,
                 "; ".join(f"{job['job']} {fixed(job['cost_s'] * 1e3, 3)}" for job in one.told_jobs) or _NONE,
                 _NONE if one.lasting_cost_s is None or not is_measured else f"{one.lasting_cost_s * 1e3:,.3f}",
                 _by_collective(one),

@@ -23,6 +23,9 @@ MODE = "mode"
 BASELINE = "baseline"
 """What a table has in place of the gain of a baseline over itself."""
 
+AS_ALL = "nothing else"
+"""What tells a setting beside others that has nothing but what is common to all."""
+_MOST_COMMON = 90  # characters of what settings share that each row or line tells again
 _FIXED = "base"  # the mode that chooses no paths
 _ROUTINGS = {"ecmp": "ECMP", "spray": "spraying", "te": "TE"}
 """The routings, as labels name them, that spread flows which no mode has routed; in a sentence."""
@@ -364,6 +367,17 @@ def differing_words(labels: Sequence[str]) -> list[str]:
     A label without such a part is returned whole."""
     shared = {*(shared_words(labels).split(", ") if labels else ())}
     return [", ".join(part for part in label.split(", ") if part not in shared) or label for label in labels]
+
+
+def without_common(labels: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the parts that all labels have, if these are long, and each label without them; else "" and the labels as
+    they are. Of several labels one that has no other part is AS_ALL, of a single one "" is left."""
+    common = shared_words(labels) if labels else ""
+    if len(common) <= _MOST_COMMON:
+        return "", [*labels]
+    parts = {*common.split(", ")}
+    own = [", ".join(part for part in label.split(", ") if part not in parts) for label in labels]
+    return common, [one or AS_ALL for one in own] if any(own) else own
 
 
 def shared_words(labels: Sequence[str]) -> str:

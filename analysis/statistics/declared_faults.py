@@ -28,13 +28,15 @@ _MOST = 4  # faults that are named
 @dataclass(frozen=True, kw_only=True)
 class DeclaredFault:
     """A declared fault: its number from 1, what it is, the collective before or in which it begins, after how long in
-    that (None: before it), and for how many collectives it lasts."""
+    that (None: before it), and for how many collectives it lasts; if it lasts for `lasts_s` seconds in which
+    collectives run, until the end as far as this tells."""
 
     number: int
     what: str
     first: int
     after_s: float | None
     lasts: float
+    lasts_s: float | None = None
 
     @property
     def end(self) -> float:
@@ -71,10 +73,14 @@ def declared(faults: Iterable[Mapping[str, Any]] | None) -> list[DeclaredFault]:
         if at is None:
             continue
         is_restarted = "for" not in fault and what.endswith(" killed")
-        lasts = int(str(fault["for"]).split()[0]) if "for" in fault else 1 if is_restarted else math.inf
+        count = re.fullmatch(r"([0-9]+) collectives?", str(fault.get("for", "")))
+        lasts = int(count[1]) if count else 1 if is_restarted else math.inf
+        lasts_s = parse_delay_s(str(fault["for"])) if "for" in fault and not count else None
         after_s = parse_delay_s(at["after"]) if at["after"] else None
         first = int(at["number"])
-        found.append(DeclaredFault(number=number, what=what, first=first, after_s=after_s, lasts=lasts))
+        found.append(
+            DeclaredFault(number=number, what=what, first=first, after_s=after_s, lasts=lasts, lasts_s=lasts_s)
+        )
     return found
 
 
@@ -86,6 +92,14 @@ def unmodelled_sentence(tables: Iterable[Iterable[Mapping[str, Any]] | None]) ->
     return f"The timing model's times are without {list_first([*parts], _MOST, '; ')}." if parts else ""
 
 
+def until_end_sentence(tables: Iterable[Iterable[Mapping[str, Any]] | None]) -> str:
+    """Return a sentence on faults that the timing model has for longer than they last, given the tables of faults: of
+    those that last for a time, until the end of the collective within which they end; "" if there are none."""
+    parts = [one.what for faults in tables for one in declared(faults) if one.lasts_s is not None and one.is_modelled]
+    which = list_first([*dict.fromkeys(parts)], _MOST, "; ")
+    return f"The timing model has {which} to the end of the collective within which it ends." if parts else ""
+
+
 def _missing(fault: DeclaredFault) -> str:
     """Return what the model has not of a fault; "" if it has all of it."""
     if not fault.is_modelled:
@@ -94,4 +108,6 @@ def _missing(fault: DeclaredFault) -> str:
     if fault.after_s is None:
         return ""
     rest = "" if fault.lasts <= 1 else f" (they have it from collective {fault.first + 1:,} on)"
+    if fault.lasts_s is not None:
+        rest = " (they have it in the next one if it lasts until that)"
     return f"{fault.what} within collective {fault.first:,}{rest}"

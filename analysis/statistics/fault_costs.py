@@ -15,8 +15,8 @@ import numpy as np
 from analysis.results.rows import Point
 from analysis.statistics.contests import Setting, repetitions, shared_words
 from analysis.statistics.declared_faults import AGENT, CONTROLLER, DOWN, LOSSY, SLOWED, kind_of
-from analysis.statistics.intervals import Interval, Series, mean_of_draws
-from analysis.statistics.number_words import percent
+from analysis.statistics.fault_outcomes import MOST_COSTS, NOT_BEFORE_NEXT, NOT_IN_RUN
+from analysis.statistics.intervals import Interval, mean_of_draws
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import list_first
 from topologies.units import format_delay
@@ -50,7 +50,7 @@ SUCCEEDED = (
     "of faults alone."
 )
 _NOTHING = "about 0"
-_TELLING = 1e-3  # of the time that faults cost, and by which means differ
+_NEVER = {NOT_IN_RUN: "not as before within the run", NOT_BEFORE_NEXT: "not as before when the next fault begins"}
 _MOST_PARTS = 4  # collectives whose costs are told
 _LASTING = {True: "from the other paths", False: "for as long as the fault lasts"}
 """What the lasting part of a cost is from, by whether the fault takes links down."""
@@ -62,12 +62,14 @@ class FaultResult:
     collective, how it ended, after how long it was detected and recovered from, and what it cost; s, None for never or
     not known.
 
-    `lasting_cost_s` is the part of the cost that lasts as long as the fault, such as that of slower paths; the rest is
-    what the fault itself took. `costs` has both for each of the first collectives that it hit, as `fault_outcomes` has
-    them, and `jobs` what it cost each job of the rounds that is waited for, with how far that may be off if it is
-    measured. `error_s` is how far the cost may be off, as far as the point's predictions are; `collectives` is in how
-    many collectives the predicted cost arises, if it is not that of all. `collectives_lost` attempts failed because of
-    it.
+    The cost is what the collectives that it made slower lost, less what those that it made faster gained, `gained_s`.
+    `as_before` is the collective from which on times are those without it, or why there is none, as `fault_outcomes`
+    has them, and `until` the first one that it did not hit any more. `lasting_cost_s` is the part of the cost that
+    lasts as long as the fault, such as that of slower paths; the rest is what the fault itself took. `costs` has both
+    for each of the first collectives that it hit, as `fault_outcomes` has them, and `jobs` what it cost each job of the
+    rounds that is waited for, with how far that may be off if it is measured. `error_s` is how far the cost may be off,
+    as far as the point's predictions are; `collectives` is in how many collectives the predicted cost arises, if it is
+    not that of all. `collectives_lost` attempts failed because of it.
     """
 
     number: int
@@ -77,9 +79,12 @@ class FaultResult:
     detected_s: float | None = None
     recovered_s: float | None = None
     cost_s: float | None = None
+    gained_s: float | None = None
     lasting_cost_s: float | None = None
     costs: Sequence[Mapping[str, Any]] | None = None
     jobs: Sequence[Mapping[str, Any]] | None = None
+    as_before: int | None = None
+    until: int | None = None
     error_s: float | None = None
     collectives: int | None = None
     collectives_lost: int = 0
@@ -93,6 +98,11 @@ class FaultResult:
     def told_jobs(self) -> Sequence[Mapping[str, Any]]:
         """The costs to the jobs, if rounds have several: that of a single one is the rounds'."""
         return self.jobs if self.jobs is not None and len(self.jobs) > 1 else ()
+
+    @property
+    def lost_s(self) -> float | None:
+        """What the collectives that it made slower lost, s; None if that is not known."""
+        return None if self.cost_s is None or self.gained_s is None else self.cost_s + self.gained_s
 
     @property
     def kind(self) -> str:
@@ -154,8 +164,8 @@ class FaultCost:
         first, cost = self.results[0], self.cost_words
         if not first.is_measured:
             some = some_collectives(first.collectives)
-            whose = f"{PREDICTED} {self._cost_is}"
-            return f"{NOT_PREDICTED}, as {_WHY_NOT}" if cost is None else f"{whose} {cost}{some}{self.jobs_words}"
+            whose = f"{PREDICTED} {self._cost_is} {cost}{some}{self._apart_words}"
+            return f"{NOT_PREDICTED}, as {_WHY_NOT}" if cost is None else f"{whose}{self.jobs_words}{self._as_before}"
         counts = Counter(one.outcome_words for one in self.results)
         costs = [cost or "", *map(_job_words, self.jobs.values())]
         if first.kind == DOWN and {*counts} == {_RECOVERED} and all(one.startswith(_NOTHING) for one in costs):
@@ -164,8 +174,59 @@ class FaultCost:
             f"{outcome} with {_seeds(count)}" if len(counts) > 1 else outcome for outcome, count in counts.items()
         ]
         after = _after([one.recovered_s for one in self.results if one.recovered_s is not None])
-        costs_words = "" if cost is None else f", {self._cost_is} {cost}{self._parts}{self.jobs_words}"
-        return f"{', '.join(outcomes)}{after and f' {after}'}{costs_words}"
+        told_cost = "" if cost is None else f", {self._cost_is} {cost}{self._parts}{self.jobs_words}"
+        return f"{', '.join(outcomes)}{after and f' {after}'}{told_cost}{self._as_before}"
+
+    @property
+    def apart_s(self) -> tuple[float, float] | None:
+        """The means over the seeds of what collectives lost and what others gained, s; None unless there is both, each
+        further from 0 than it may be off."""
+        known = [(one.lost_s, one.gained_s) for one in self.results if one.lost_s is not None]
+        if not known:
+            return None
+        lost_s, gained_s = (sum(one or 0.0 for one in each) / len(known) for each in zip(*known, strict=True))
+        least_s = max(_RESOLUTION_S, *(one.error_s or 0.0 for one in self.results))
+        return (lost_s, gained_s) if min(lost_s, gained_s) > least_s else None
+
+    @property
+    def _apart_words(self) -> str:
+        """What was lost and what was gained, if a cost is the difference of both, with the collectives if it is that of
+        one seed; "" otherwise."""
+        if self.apart_s is None:
+            return ""
+        (first, *others), (lost_s, gained_s) = self.results, self.apart_s
+        if others or not first.costs or len(first.costs) == MOST_COSTS:
+            return f": {_time(lost_s)} lost in some collectives, {_time(gained_s)} gained in others"
+        lost, gained = (
+            {one["collective"]: abs(one["cost_s"]) for one in self._told_costs if (one["cost_s"] < 0) is is_gain}
+            for is_gain in (False, True)
+        )
+        return f": {_time(lost_s)} lost{_told_in(lost)}, {_time(gained_s)} gained{_told_in(gained)}"
+
+    @property
+    def _told_costs(self) -> list[Mapping[str, Any]]:
+        """What each collective that the first seed's fault hit lost or gained, where that is further from 0 than it may
+        be off."""
+        least_s = max(self.results[0].error_s or 0.0, _RESOLUTION_S)
+        return [one for one in self.results[0].costs or () if abs(one["cost_s"]) > least_s]
+
+    @property
+    def as_before_words(self) -> str:
+        """From which collective on times are as before; "" if that is not known, or no time was another one."""
+        known = [one.as_before for one in self.results if one.as_before is not None]
+        if not known or all(one.as_before == one.at_collective for one in self.results):
+            return ""
+        never = Counter(one for one in known if one < 0)
+        numbers = sorted(one for one in known if one >= 0)
+        parts = [f"as before from collective {numbers[0]:,} on"] if numbers else []
+        if numbers and numbers[0] < numbers[-1]:
+            parts = [f"as before from collective {numbers[0]:,} to {numbers[-1]:,} on, by seed"]
+        parts += [_NEVER[why] + f" with {_seeds(count)}" * (count < len(known)) for why, count in never.items()]
+        return ", ".join(parts)
+
+    @property
+    def _as_before(self) -> str:
+        return f"; {self.as_before_words}" if self.as_before_words else ""
 
     @property
     def _cost_is(self) -> str:
@@ -185,11 +246,10 @@ class FaultCost:
         one collective, or of several seeds."""
         first, *others = self.results
         least_s = max(first.error_s or 0.0, _RESOLUTION_S)
-        parts = {one["collective"]: one["cost_s"] for one in first.costs or () if abs(one["cost_s"]) > least_s}
+        parts = {one["collective"]: one["cost_s"] for one in self._told_costs}
         if others or not parts:
-            return ""
-        words = [f"{_time(cost_s)} in collective {number:,}" for number, cost_s in parts.items()]
-        text = f": {list_first(words, _MOST_PARTS)}"
+            return self._apart_words
+        text = self._apart_words or f": {_in_collectives(parts)}"
         if len(parts) == 1:  # a fault is said to be in its collective
             text = "" if first.at_collective in parts else f" in collective {next(iter(parts)):,}"
         lasting_s, cost_s = first.lasting_cost_s or 0.0, first.cost_s or 0.0
@@ -204,7 +264,7 @@ class FaultCost:
         known = [one.cost_s for one in self.results if one.cost_s is not None]
         if not known:
             return None
-        text = _costs_words(known, max(one.error_s or 0.0 for one in self.results))
+        text = costs_words(known, max(one.error_s or 0.0 for one in self.results))
         return text + self._why_negative(known[0]) * (len(known) == 1 and text != _NOTHING)
 
     def _why_negative(self, cost_s: float) -> str:
@@ -236,7 +296,10 @@ class PointCosts:
                 "outcomes": sorted({each.outcome for each in one.results}),
                 "seeds": len(one.results),
                 "mean_cost_s": None if cost is None else cost.value,
+                "mean_lost_s": _mean_known(each.lost_s for each in one.results),
+                "mean_gained_s": _mean_known(each.gained_s for each in one.results),
                 "mean_lasting_cost_s": one.lasting_cost_s,
+                "as_before": [each.as_before for each in one.results],
                 "mean_job_costs_s": {name: _mean_job_s(costs) for name, costs in one.jobs.items()},
                 "cost_low_s": None if cost is None or cost.why else cost.low,
                 "cost_high_s": None if cost is None or cost.why else cost.high,
@@ -253,9 +316,11 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
     for record in records:
         point = Point(record["engine"], record["setting"], record["mode"])
         values: dict[str, Any] = {name: record[name] for name in ("number", "what", "at_collective", "outcome")}
-        for name in ("detected_s", "recovered_s", "cost_s", "lasting_cost_s"):
-            value = record[name]
+        for name in ("detected_s", "recovered_s", "cost_s", "gained_s", "lasting_cost_s", "as_before", "until"):
+            value = record.get(name)  # records of unfinished runs of earlier versions lack some
             values[name] = None if value is None or math.isnan(value) else value
+        for name in ("as_before", "until"):
+            values[name] = None if values[name] is None else int(values[name])
         for name in ("costs", "jobs"):
             costs = record[name]  # None, NaN or NA where it is not known
             values[name] = tuple(map(dict, costs)) if isinstance(costs, list | tuple | np.ndarray) else None
@@ -311,29 +376,6 @@ def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:
     return tuple(words + _FAILED * (kind in failed) for kind, words in _COSTS.items() if kind in kinds)
 
 
-def without_faults_sentence(times: Mapping[str, Series], costs_s: Mapping[str, float], baseline: str) -> str:
-    """Return what would have the lowest mean without what faults cost, by mode in s of all collectives together; "" if
-    they cost less than a thousandth of the time, or there is one mode.
-
-    Faults hit modes unequally, so that means with them may compare the faults rather than the modes.
-    """
-    whole_s = {mode: float(series.completion_s.sum()) for mode, series in times.items()}
-    if len(times) < 2 or all(abs(costs_s[mode]) < _TELLING * whole_s[mode] for mode in times):
-        return ""
-    means_s = {mode: (whole_s[mode] - costs_s[mode]) / times[mode].number.size for mode in times}
-    best, following = sorted(means_s, key=lambda mode: (means_s[mode], mode != baseline))[:2]
-    costs = ", ".join(f"{mode} {_costs_words([costs_s[mode]], 0.0)}" for mode in times)
-    if abs(means_s[best] - means_s[following]) <= _TELLING * means_s[best]:
-        result = f"{best} and {following} would have the lowest means"
-    elif best == baseline:
-        longer = percent(means_s[following] / means_s[best] - 1)
-        result = f"{best} would have the lowest mean, and {following}, the next, take {longer} % longer"
-    else:
-        below = percent(1 - means_s[best] / means_s[baseline])
-        result = f"{best} would have the lowest mean, {below} % below {baseline}"
-    return f"Without what faults cost in all ({costs}), {result}."
-
-
 def attempts_sentence(faults: Iterable[FaultResult]) -> str:
     """Return a sentence on which attempts the measured times are those of; "" if none failed because of a fault."""
     return SUCCEEDED if any(one.is_measured and one.collectives_lost for one in faults) else ""
@@ -358,12 +400,29 @@ def _mean_job_s(costs: Sequence[Mapping[str, Any]]) -> float:
     return sum(float(one["cost_s"]) for one in costs) / len(costs)
 
 
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _in_collectives(parts: Mapping[int, float]) -> str:
+    """Return times, in s by the number of a collective, in words."""
+    return list_first([f"{_time(cost_s)} in collective {number:,}" for number, cost_s in parts.items()], _MOST_PARTS)
+
+
+def _told_in(parts: Mapping[int, float]) -> str:
+    """Return in which collectives a sum arose, and how much in each if there are several."""
+    if len(parts) == 1:
+        return f" in collective {next(iter(parts)):,}"
+    return f" ({_in_collectives(parts)})" if parts else ""
+
+
 def _job_words(costs: Sequence[Mapping[str, Any]]) -> str:
     """Return the costs to a job, one for each seed, in words."""
-    return _costs_words([one["cost_s"] for one in costs], max(one.get("error_s", 0.0) for one in costs))
+    return costs_words([one["cost_s"] for one in costs], max(one.get("error_s", 0.0) for one in costs))
 
 
-def _costs_words(known: Sequence[float], error_s: float) -> str:
+def costs_words(known: Sequence[float], error_s: float) -> str:
     """Return costs, one for each seed for which it is known, in words, given how far they may be off."""
     mean, least_s = mean_of_draws(np.array(known)), max(error_s, _RESOLUTION_S)
     text = _time(mean.value) if abs(mean.value) > least_s * (1 + _ROUNDING) else _NOTHING

@@ -15,7 +15,8 @@ kind), `at_ns` (CLOCK_MONOTONIC), `collective`, and further fields that depend o
 
     injected      a declared fault took effect: `fault` (its index in the scenario), `kind`, `what`, and `cables`, the
                   cables "a-b" that it takes down, sorted
-    over          the duration of the fault `fault` has passed
+    over          the duration of the fault `fault` has passed; if `within` a collective, that is the one before
+                  `collective`
     failed        an attempt at a collective failed (`lost` 1), or an agent or the controller failed between collectives
                   (`lost` 0): `why`, the `retransmitted_bytes` of the failed attempt, and `spent_ns`, the time from its
                   beginning to the failure (missing in events of earlier versions)
@@ -38,6 +39,10 @@ NO_TIMES: Mapping[int, float] = MappingProxyType({})
 NO_JOBS: Mapping[str, Mapping[int, float]] = MappingProxyType({})
 MOST_COSTS = 100
 """Collectives of which the cost of a fault is told one by one."""
+NOT_IN_RUN, NOT_BEFORE_NEXT = -1, -2
+"""Instead of the collective from which on times are as before: none until the run ends, or until the next fault."""
+AS_BEFORE = 0.01
+"""How far a time may be from the predicted one without faults, as a share of that, to be as before."""
 
 UNDECLARED = -1
 """The index of a fault that the scenario does not declare; its number, which users see, is 0."""
@@ -58,6 +63,7 @@ class _Fault:
     cables: frozenset[str] = field(default=frozenset())
     active: bool = True
     until: int | None = None  # the first collective that it does not hit any more
+    ended_within: bool = False  # the one before that
     hit: set[int] = field(default_factory=set)  # further collectives that it has hit
     failing: bool = False  # a collective failed because of it and has not completed since
     detected_ns: int | None = None
@@ -88,16 +94,19 @@ def fault_outcomes(
     later_s: Mapping[int, float] = NO_TIMES,
     lasting_s: Mapping[int, float] = NO_TIMES,
     jobs_later_s: Mapping[str, Mapping[int, float]] = NO_JOBS,
+    healthy_s: Mapping[int, float] = NO_TIMES,
 ) -> list[dict[str, Any]]:
     """Return a row for each fault of a point, in the order in which the faults took effect.
 
     `later_s` is by how much each collective, by its number, took longer than predicted without any fault, without its
     failed attempts, in s; `lasting_s` by how much it is predicted to take longer under the faults with which it began;
-    `jobs_later_s` has the same as `later_s` for each job of the rounds, by its name. The columns are those of
-    `analysis.results.columns.FAULT`: `detected_s` and `recovered_s` are seconds since the injection, None for never;
-    `cost_s` is the cost in s, None if the time of no collective that it hit is known; `costs` has the first
-    `MOST_COSTS` of its parts; `jobs` what each job lost; `outcome` is "recovered", "masked" if nothing had to be done,
-    or "aborted: " and why.
+    `jobs_later_s` has the same as `later_s` for each job of the rounds, by its name, and `healthy_s` what collectives
+    are predicted to take without any fault. The columns are those of `analysis.results.columns.FAULT`: `detected_s` and
+    `recovered_s` are seconds since the injection, None for never; `cost_s` is the cost in s, None if the time of no
+    collective that it hit is known; `gained_s` by how much those that it made faster were so; `costs` has the first
+    `MOST_COSTS` of its parts; `as_before` is the collective from which on times are those without it, as the function
+    of that name returns it; `until` the first collective that it did not hit any more, None if it stayed; `jobs` what
+    each job lost; `outcome` is "recovered", "masked" if nothing had to be done, or "aborted: " and why.
     """
     events = list(events)
     faults: list[_Fault] = []
@@ -110,6 +119,7 @@ def fault_outcomes(
         elif kind == "over":
             over = next(fault for fault in faults if fault.index == event["fault"])
             over.active, over.until = False, event["collective"]
+            over.ended_within = event.get("within", False)
         elif kind == "failed":
             _fail(faults, event)
         elif kind == "restarted":
@@ -130,7 +140,35 @@ def fault_outcomes(
         _reroute(fault, [outages[key] for key in sorted(outages)], until_ns=min(later, default=None))
     took_s = _lost_s(events, later_s)
     jobs_s = {name: _lost_s(events, job_later_s) for name, job_later_s in jobs_later_s.items()}
-    return [_row(fault, why, took_s, lasting_s, jobs_s) for fault in faults]
+    nexts = [
+        min((one.collective for one in faults if one.collective > fault.collective), default=None) for fault in faults
+    ]
+    return [
+        _row(fault, why, took_s, lasting_s, jobs_s)
+        | {"as_before": as_before(took_s, healthy_s, fault.collective, following)}
+        for fault, following in zip(faults, nexts, strict=True)
+    ]
+
+
+def as_before(
+    later_s: Mapping[int, float], healthy_s: Mapping[int, float], first: int, following: int | None
+) -> int | None:
+    """Return from which collective on the times of all are within `AS_BEFORE` of those without faults, until the run
+    ends or the next fault begins: `first`, in which the fault begins, if it made none slower or faster. NOT_IN_RUN or
+    NOT_BEFORE_NEXT if there is none, None if no time is known.
+
+    `later_s` is by how much each collective took longer than without faults, by its number, `healthy_s` what it takes
+    without them, in s, and `following` the collective in which the next fault begins, None for none.
+    """
+    numbers = sorted(one for one in later_s if first <= one and one in healthy_s)
+    numbers = [one for one in numbers if following is None or one < following]
+    if not numbers:
+        return None
+    off = [at for at, one in enumerate(numbers) if abs(later_s[one]) > AS_BEFORE * healthy_s[one]]
+    if not off:
+        return first
+    after = numbers[off[-1] + 1 :]
+    return after[0] if after else NOT_IN_RUN if following is None else NOT_BEFORE_NEXT
 
 
 def _lost_s(events: Iterable[Event], later_s: Mapping[int, float]) -> dict[int, float]:
@@ -230,10 +268,11 @@ def _reroute(fault: _Fault, outages: Sequence[Mapping[str, Any]], *, until_ns: i
 
 def costs_by_collective(numbers: Iterable[int], cost_s: Sequence[float], lasting_s: Sequence[float]) -> dict[str, Any]:
     """Return the columns of a fault's cost, given the numbers of the collectives that it hit, its cost in each, and how
-    much of that lasts as long as the fault, in s."""
+    much of that lasts as long as the fault, in s. A gain is the cost of those that were faster, without its sign."""
     names, parts = ("collective", "cost_s", "lasting_cost_s"), zip(numbers, cost_s, lasting_s, strict=True)
     first = [dict(zip(names, part, strict=True)) for part in islice(parts, MOST_COSTS)]
-    return {"cost_s": sum(cost_s), "lasting_cost_s": sum(lasting_s), "costs": first}
+    gained_s = sum(-one for one in cost_s if one < 0)
+    return {"cost_s": sum(cost_s), "gained_s": gained_s, "lasting_cost_s": sum(lasting_s), "costs": first}
 
 
 def costs_by_job(cost_s: Mapping[str, float]) -> list[dict[str, Any]] | None:
@@ -251,6 +290,8 @@ def _row(
 ) -> dict[str, Any]:
     hit = sorted(number for number in took_s if fault.hits(number))
     costs = costs_by_collective(hit, [took_s[each] for each in hit], [lasting_s.get(each, 0.0) for each in hit])
+    if fault.ended_within and fault.until is not None:  # predicted as if it had lasted until the collective's end
+        costs["lasting_cost_s"] -= lasting_s.get(fault.until - 1, 0.0)
     outcome = "masked" if fault.recovered_ns is None else "recovered"
     if why and fault.recovered_ns is None:
         outcome = f"aborted: {why}"
@@ -262,6 +303,7 @@ def _row(
         "recovered_s": fault.since_s(fault.recovered_ns),
         **{name: value if hit else None for name, value in costs.items()},
         "jobs": costs_by_job({name: sum(job_s[each] for each in hit) for name, job_s in jobs_s.items() if hit}),
+        "until": fault.until,
         "collectives_lost": fault.collectives_lost,
         "bytes_again": fault.retransmitted_bytes,
         "outcome": outcome,

@@ -48,7 +48,7 @@ from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.errors import SpecError
 from topologies.fabric.fabric import build_fabric
 from topologies.shaping.classes import Buffer, Shaping
-from topologies.units import format_rate
+from topologies.units import format_delay, format_rate
 
 WRONG_DATA = "delivered wrong data"
 """Part of a testbed's last line on stderr if it ended because a chunk had wrong bytes."""
@@ -179,7 +179,8 @@ def check_delays(configs: Sequence[Scenario]) -> None:
 
 
 def check_faults(configs: Sequence[Scenario]) -> None:
-    """Raise ValueError for a fault after the last collective of an `emulated` configuration."""
+    """Raise ValueError for a fault after the last collective of an `emulated` configuration, or for one that lasts for
+    a time if not all collectives before its last one are measured."""
     for config in configs:
         count = config.collective.count
         for number, fault in enumerate(config.faults, 1):
@@ -187,6 +188,12 @@ def check_faults(configs: Sequence[Scenario]) -> None:
                 raise ValueError(
                     f"fault[{number}].at: collective {fault.collective:,} comes after the last one that the "
                     f"emulation measures (collective.emulated); allowed: 0 to {count - 1:,}"
+                )
+            if fault.is_timed and len(config.collective.numbers) < count:
+                raise ValueError(
+                    f"fault[{number}].for: {format_delay(fault.lasts_s or 0.0)} are counted while collectives run, and "
+                    "collective.emulated leaves some out; allowed: a number of collectives, or the first ones, such as "
+                    f"collective.emulated = {count}"
                 )
 
 
@@ -354,12 +361,13 @@ class Reader:
     def flush(self) -> None:
         """Do nothing: every complete line has been processed."""
 
-    def _later_s(self) -> tuple[dict[int, float], dict[int, float], dict[str, dict[int, float]]]:
+    def _later_s(self) -> tuple[dict[int, float], dict[int, float], dict[str, dict[int, float]], dict[int, float]]:
         """Return by how much each collective took longer than predicted without any fault, by how much it is
-        predicted to take longer under the faults with which it began, and by job of the rounds, how much longer than
-        predicted without any fault this took, in s; none if the events tell of no fault."""
+        predicted to take longer under the faults with which it began, by job of the rounds, how much longer than
+        predicted without any fault this took, and what that prediction of each collective is, in s; none if the events
+        tell of no fault."""
         if not any(event["event"] in ("injected", "failed", "restarted") for event in self._events):
-            return {}, {}, {}
+            return {}, {}, {}, {}
         healthy = plan_of(self._task.config, self._task.mode)
         predicted_s, jobs_predicted_s = healthy.with_jobs_s()
         if self._task.config.control.counted:
@@ -368,8 +376,9 @@ class Reader:
             {number: time_s - float(predicted_s[number]) for number, time_s in times_s.items()}
             for times_s in (self._completion_s, self._predicted_s)
         )
+        healthy_s = {number: float(predicted_s[number]) for number in self._completion_s}
         if jobs_predicted_s is None:
-            return measured, under_faults, {}
+            return measured, under_faults, {}, healthy_s
         of_jobs = {
             span.name: {
                 number: float(times_s[job] - jobs_predicted_s[number, job]) for number, times_s in self._jobs_s.items()
@@ -377,7 +386,7 @@ class Reader:
             for job, span in enumerate(self._task.config.workload.jobs)
             if not span.is_background
         }
-        return measured, under_faults, of_jobs
+        return measured, under_faults, of_jobs, healthy_s
 
     def _rows(self, row: dict[str, Any]) -> Rows:
         """Compare one collective with the plan and return its row of results."""

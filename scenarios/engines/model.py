@@ -4,6 +4,7 @@ The results of a batch depend only on the configuration and the indices of its c
 the size of batches and the order of modes affect only the running time.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,7 +21,7 @@ from scenarios.engines.prediction import Plan, decisions_of, lower_bound
 from scenarios.engines.referees import best_s
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.knowledge import Derived
-from scenarios.spec.faults import PLANNED_KINDS
+from scenarios.spec.faults import PLANNED_KINDS, Fault
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler
 from topologies.errors import SpecError
@@ -33,6 +34,8 @@ _AHEAD = 4  # batches queued per process, as writing the results of a point take
 _CELLS = 1 << 20  # rates per batch: bounds the memory by smaller batches for large fabrics
 TRANSFERS = 2_000_000
 """Transfers per batch, so that it takes a second or two: progress is told by batches."""
+_ROUNDING = 1e-12  # of times
+_MOST_AT_ONCE = 1000  # collectives of which it is seen when a fault ends
 _SHARED = 8  # transfers that one counts for if flows share links: so much longer it takes
 
 Floats = npt.NDArray[np.float64]
@@ -128,6 +131,16 @@ def effort_of(config: Scenario, mode: str) -> int:
 def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
     """Compute one batch in every mode, all under the same conditions, which are drawn once. If a user-defined policy
     fails, or faults leave a flow without a path, only that mode's result is a FailedTask."""
+    if any(fault.is_timed for fault in batch.config.faults):  # for other numbers of collectives in other modes
+        one_by_one = (
+            replace(batch, config=with_counted_faults(batch.config, mode), modes=(mode,)) for mode in batch.modes
+        )
+        return {mode: rows for one in one_by_one for mode, rows in _rows_of(one).items()}
+    return _rows_of(batch)
+
+
+def _rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
+    """As `rows_of`, with faults that last for a number of collectives."""
     config, count = batch.config, batch.stop - batch.start
     conditions, bound = _conditions_and_bound(config)
     conditions = replace(conditions, drawn=_Cached(conditions.drawn))
@@ -182,6 +195,55 @@ def undisturbed_s(config: Scenario, mode: str, start: int, stop: int) -> tuple[F
             parts.append(rows.completion_s)
             of_jobs.append(rows.jobs.get("completion_s", np.empty((count, 0))))
     return np.concatenate(parts), np.concatenate(of_jobs)
+
+
+@lru_cache(maxsize=64)
+def with_counted_faults(config: Scenario, mode: str) -> Scenario:
+    """Return a configuration in which faults that last for a time of collectives have the number of collectives that
+    begin with them in this mode, by the predicted times with them. One that ends within a collective is in force until
+    the end of that; one that begins within a collective is so from the next one on, as all faults here."""
+    timed = {index: fault for index, fault in enumerate(config.faults) if fault.is_timed}
+    lasts: dict[int, int] = {}
+    left_s: dict[int, float] = {}
+
+    def faults_now() -> tuple[Fault, ...]:
+        # The others begin later, or have not begun in the model.
+        return tuple(
+            replace(fault, lasts=lasts.get(index), lasts_s=None) if fault.is_timed else fault
+            for index, fault in enumerate(config.faults)
+            if not fault.is_timed or index in left_s or index in lasts
+        )
+
+    k, step = min((fault.collective for fault in timed.values()), default=config.collective.count), 1
+    while k < config.collective.count and len(lasts) < len(timed):
+        starting = [index for index, fault in timed.items() if fault.collective == k]
+        left_s |= {index: timed[index].lasts_s or 0.0 for index in starting if timed[index].after_s is None}
+        within = [index for index in starting if timed[index].after_s is not None]
+        later = [fault.collective for fault in timed.values() if fault.collective > k]
+        if not left_s and not within:
+            k = min(later, default=config.collective.count)
+            continue
+        stop = min(config.collective.count, k + (1 if within else step), *later)
+        batch = Batch(0, replace(config, faults=faults_now()), (mode,), k, stop)
+        rows = _rows_of(batch)[mode]
+        if isinstance(rows, FailedTask):  # as every batch of it will
+            break
+        passed_s = np.cumsum(rows.completion_s)
+        least_s = min(left_s.values(), default=math.inf)
+        count = min(passed_s.size, int(np.searchsorted(passed_s, least_s * (1 - _ROUNDING))) + 1)
+        left_s = {index: left - float(passed_s[count - 1]) for index, left in left_s.items()}
+        left_s |= {
+            index: (timed[index].lasts_s or 0.0) - max(0.0, float(passed_s[0]) - (timed[index].after_s or 0.0))
+            for index in within
+        }
+        for index in [index for index, left in left_s.items() if left <= _ROUNDING * (timed[index].lasts_s or 0.0)]:
+            lasts[index] = k + count - timed[index].collective
+            del left_s[index]
+        k, step = k + count, min(2 * step, _MOST_AT_ONCE)
+    counted = (
+        replace(fault, lasts=lasts.get(index)) if index in timed else fault for index, fault in enumerate(config.faults)
+    )
+    return replace(config, faults=tuple(counted))
 
 
 class _Cached(Derived):

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.statistics.fault_costs import NOT_PREDICTED, PREDICTED, FaultResult, chance
-from analysis.statistics.fault_outcomes import costs_by_collective, costs_by_job
-from scenarios.engines.model import undisturbed_s
+from analysis.statistics.fault_outcomes import as_before, costs_by_collective, costs_by_job
+from scenarios.engines.model import undisturbed_s, with_counted_faults
 from scenarios.policies.conditions import faults_of_completed
 from scenarios.spec.faults import KILLED_KINDS, PLANNED_KINDS, Fault
 from scenarios.spec.scenario import Scenario
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 _MOST_COLLECTIVES = 10_000  # of a fault that are predicted without it
+_MOST_AFTER = 100  # of those after a fault
 
 
 def with_errors(
@@ -49,7 +50,10 @@ def with_errors(
     for one in results:
         fault = declared[one.number - 1] if one.number else None
         lasts = 1 if fault is None or fault.kind in KILLED_KINDS else fault.lasts
-        hit = (number >= one.at_collective) & (lasts is None or number < one.at_collective + (lasts or 0))
+        until = (
+            one.until if fault is not None and fault.is_timed else None if lasts is None else one.at_collective + lasts
+        )
+        hit = (number >= one.at_collective) & (until is None or number < (until or 0))
         of_jobs = [job | {"error_s": error_s(*jobs_s[job["job"]], hit)} for job in map(dict, one.jobs or ())]
         found.append(replace(one, error_s=error_s(*times_s, hit), jobs=of_jobs or None))
     return tuple(found)
@@ -60,7 +64,9 @@ def predicted_faults(
 ) -> tuple[FaultResult, ...]:
     """Return the faults of a predicted point, given the times of all its collectives, and of the jobs in them by name,
     [K] s each. A fault costs by how much the collectives that it hits, and the jobs in them, take longer than without
-    any fault; if it is one that the model has only a part of, its cost is left out."""
+    any fault; if it is one that the model has only a part of, its cost is left out. From which collective on times are
+    as before is told by the first `_MOST_AFTER` after the fault: choices made under it may outlast it."""
+    config = with_counted_faults(config, mode)
     completed = faults_of_completed(config, build_fabric(config.fabric))
     names = [span.name for span in config.workload.jobs]
     healthy_s, found = np.full(completion_s.size, np.nan), list[FaultResult]()
@@ -73,24 +79,34 @@ def predicted_faults(
             at_collective=fault.collective,
             outcome=NOT_PREDICTED,
             collectives_lost=lost,
+            until=None if fault.lasts is None else fault.collective + fault.lasts,
         )
         if fault.kind in PLANNED_KINDS and fault.after_s is None and fault.lasts == whole.lasts:
             stop = completion_s.size if fault.lasts is None else min(completion_s.size, fault.collective + fault.lasts)
             hit = slice(fault.collective, min(stop, fault.collective + _MOST_COLLECTIVES))
-            if np.isnan(healthy_s[hit]).any():
-                healthy_s[hit], healthy_jobs_s[hit] = undisturbed_s(config, mode, hit.start, hit.stop)
+            following = min((one.collective for one in completed if one.collective > hit.start), default=None)
+            after = min(following or completion_s.size, hit.stop + _MOST_AFTER, completion_s.size)
+            known = slice(hit.start, max(hit.stop, after))
+            if np.isnan(healthy_s[known]).any():
+                healthy_s[known], healthy_jobs_s[known] = undisturbed_s(config, mode, known.start, known.stop)
             later_s = completion_s[hit] - healthy_s[hit]
             if not np.isnan(later_s).any():
                 each_s = later_s.tolist()
                 costs = costs_by_collective(range(hit.start, hit.start + len(each_s)), each_s, each_s)
                 few = hit.stop - hit.start if hit.stop < stop else None
+                numbers = range(known.start, known.stop)
+                whole_s = dict(zip(numbers, healthy_s[known].tolist(), strict=True))
+                off_s = dict(zip(numbers, (completion_s - healthy_s)[known].tolist(), strict=True))
+                again = as_before(off_s, whole_s, hit.start, following)
                 of_jobs = costs_by_job(
                     {
                         name: float((times_s[hit] - healthy_jobs_s[hit, names.index(name)]).sum())
                         for name, times_s in jobs_s.items()
                     }
                 )
-                one = replace(one, outcome=PREDICTED, collectives=few, jobs=of_jobs, **costs)
+                # Of a fault that goes on beyond what is predicted without it, the end is not known.
+                ended = again if few is None or (again or 0) >= 0 else None
+                one = replace(one, outcome=PREDICTED, collectives=few, jobs=of_jobs, as_before=ended, **costs)
         found.append(one)
     return tuple(found)
 
@@ -105,9 +121,12 @@ def as_record(fault: FaultResult) -> dict[str, Any]:
         "recovered_s": None,
         "cost_s": fault.cost_s,
         "cost_collectives": fault.collectives or 0,
+        "gained_s": fault.gained_s,
         "lasting_cost_s": fault.lasting_cost_s,
         "costs": None if fault.costs is None else [*fault.costs],
         "jobs": None if fault.jobs is None else [*fault.jobs],
+        "as_before": fault.as_before,
+        "until": fault.until,
         "collectives_lost": fault.collectives_lost,
         "bytes_again": 0,
         "outcome": fault.outcome,

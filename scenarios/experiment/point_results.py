@@ -16,6 +16,7 @@ from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_cost
 from analysis.statistics.fidelity import Fifo, fifo_of
 from analysis.statistics.intervals import Estimated, Interval, Series, Summary, gain, series_of, summarise
 from analysis.statistics.transfer_times import times_of
+from analysis.statistics.without_faults import mean_without_s
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import exposed_s
@@ -99,10 +100,10 @@ class PointResult:
 
     `bound_s` is the mean of its collectives' lower bounds. `changes` are its reconfigurations. `fifo` is the effect of
     fifo queues on collectives without faults. Each is None where it does not exist. `jobs` are the jobs of its rounds,
-    and `faults` the faults that were injected. `training` describes the iterations if the collective is training, and
-    `budget` compares the times with the budget if there is one. `choices` are, of a mode that decides by itself when to
-    choose, how often it re-routed and re-embedded. `referees_s` are the means of the references in
-    `run.referees`, by column.
+    and `faults` the faults that were injected; `mean_without_s` is the mean without what they cost, if that is known.
+    `training` describes the iterations if the collective is training, and `budget` compares the times with the budget
+    if there is one. `choices` are, of a mode that decides by itself when to choose, how often it re-routed and
+    re-embedded. `referees_s` are the means of the references in `run.referees`, by column.
     """
 
     mode: str
@@ -113,6 +114,7 @@ class PointResult:
     changes: Reconfigurations | None = None
     jobs: tuple[JobResult, ...] = ()
     faults: tuple[FaultResult, ...] = ()
+    mean_without_s: float | None = None
     fifo: Fifo | None = None
     training: TrainingResult | None = None
     budget: BudgetResult | None = None
@@ -295,6 +297,12 @@ def _result(
                 config.faults,
                 stored[mode],
                 {job.name: (job.completion_s, job.predicted_s) for job in jobs[mode]},
+            ),
+            mean_without_s=mean_without_s(
+                stored[mode]["collective"].to_numpy(),
+                stored[mode]["completion_s"].to_numpy(),
+                stored[mode]["predicted_s"].to_numpy(),
+                faults[mode],
             ),
             fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),

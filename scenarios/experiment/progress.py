@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 
 from analysis.model import compiled
+from analysis.statistics.contests import without_common
 from analysis.statistics.intervals import Interval, Series, series_of
 from analysis.statistics.number_words import bracketed, estimate
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
@@ -93,6 +94,7 @@ class Progress:
         self.points = {
             (index, mode): _new_point(engine, s, mode) for index, s in enumerate(configs) for mode in s.run.modes
         }
+        self.common, self._own = without_common([config.label for config in configs])
         self._base: dict[int, Series] = {}
         self._began_s = self._seen_s = time.monotonic()
         self._before = self._largest_work = 0.0
@@ -191,7 +193,7 @@ class Progress:
     def going_on(self) -> str:
         """Describe in one line the active points with their current steps, and the time left."""
         words = [
-            f"{self.configs[index].label}, {mode}: {point.words()[0]}, {point.doing}"
+            f"{self._where(index, mode)}: {point.words()[0]}, {point.doing}"
             for (index, mode), point in self.points.items()
             if point.doing is not None
         ]
@@ -212,10 +214,14 @@ class Progress:
     def _shares_links(self) -> bool:
         return any(one.shared_links(mode) for one in self.configs for mode in one.run.modes)
 
+    def _where(self, index: int, mode: str) -> str:
+        """Return a point in words, without what all share."""
+        return ", ".join(filter(None, [self._own[index], mode]))
+
     def line(self, index: int, mode: str) -> str:
         """Describe a finished point in one line."""
         done, mean, gain, predicted, ratio = self.points[index, mode].words()
-        parts = [self.engine, self.configs[index].label, f"{mode}: {done}", f"mean {mean}"]
+        parts = [self.engine, f"{self._where(index, mode)}: {done}", f"mean {mean}"]
         parts += [f"gain over base {gain}"] * bool(gain) + [f"predicted {predicted}, ratio {ratio}"] * bool(predicted)
         return f"[{self.finished}/{len(self.points)}] {', '.join(parts)}"
 
@@ -223,11 +229,12 @@ class Progress:
         """Return a table of the points of the last few configurations up to index `last`."""
         finished = f"{self.engine}: {self.finished} of {len(self.points)} points"
         title = f"{finished}{self.so_far()}{self.time_left()}{self._compiling()}"
+        title += f"\nall: {self.common}" if self.common else ""
         table = Table("setting", "mode", title=title, title_justify="left")
         for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
             table.add_column(heading, justify="right")
         for index in range(max(0, last + 1 - _CONFIGS_SHOWN), last + 1):
-            name = self.configs[index].label
+            name = self._own[index]
             for mode in self.configs[index].run.modes:
                 table.add_row(name, mode, *self.points[index, mode].words())
                 name = ""
@@ -287,6 +294,8 @@ def _failure(event: EngineEvent) -> str:
 
 def _in_lines(events: Iterable[EngineEvent], progress: Progress) -> Generator[EngineEvent, None, None]:
     with breaking_silence(progress.going_on) as say:
+        if progress.common:
+            say(f"all points: {progress.common}")
         for event in events:
             progress.note(event)
             if failure := _failure(event):

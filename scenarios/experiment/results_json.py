@@ -133,6 +133,8 @@ def point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     bound: dict[str, Any] = {"mean_bound_s": point.bound_s, "bound_of": None}
     if point.bound_s is not None:
         bound["bound_of"] = SHARED if is_bound_of_shared(result.config) else ANY
+    if point.faults:
+        bound["mean_without_faults_s"] = point.mean_without_s
     bound |= {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
     if (changes := point.changes) is not None and (changes.count or changes.first_s is not None):
         bound |= {"first_reconfigure_s": changes.first_s, "mean_reconfigure_s": changes.mean_s}

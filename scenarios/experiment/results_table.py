@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from analysis.results.columns import REFEREES
 from analysis.statistics.bound_words import MARK, is_mixed
-from analysis.statistics.contests import BASELINE
+from analysis.statistics.contests import BASELINE, without_common
 from analysis.statistics.fidelity import Fifo
 from analysis.statistics.intervals import Interval
 from analysis.statistics.number_words import bracketed, estimate, quoted
@@ -15,14 +15,28 @@ from scenarios.text_table import told
 
 
 def table_of(results: Sequence[ConfigResult]) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return the rows of the table of points, the heading first, and a line for each reason for an empty cell."""
+    """Return the rows of the table of points, the heading first, and a line for each reason for an empty cell. What the
+    settings of all rows share is left out of them if it is long: `common_of` has it."""
     points = [(result, point) for result in results for point in result.points]
     columns, whys = list[list[str]](), list[str]()
+    own = dict(zip([result.index for result in results], _told_apart(results)[1], strict=True))
     for one in (*_COLUMNS, _gain_column(points), *_OPTIONAL_COLUMNS):
+        if one.name == _SETTING:
+            columns.append([_SETTING, *(own[result.index] for result, _ in points)])
+            continue
         cells, reasons = told([one.cell(*each) for each in points], one.name, (one.why(*each) for each in points))
         columns.append([one.heading or one.name, *_marked(one, cells, points)])
         whys += reasons
     return list(zip(*columns, strict=True)), whys
+
+
+def common_of(results: Sequence[ConfigResult]) -> str:
+    """Return what the settings of all rows share, in words; "" if each row has the whole of its own."""
+    return _told_apart(results)[0]
+
+
+def _told_apart(results: Sequence[ConfigResult]) -> tuple[str, list[str]]:
+    return without_common([result.config.label for result in results])
 
 
 def _marked(column: "_Column", cells: list[str], points: Sequence[tuple[ConfigResult, PointResult]]) -> list[str]:
@@ -66,6 +80,7 @@ _Cell = Callable[[ConfigResult, PointResult], str]
 
 
 _BOUND = "lower bound (ms)"
+_SETTING = "setting"
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ def _always(why: str) -> _Cell:
 
 _COLUMNS: Sequence[_Column] = (
     _Column("engine", lambda result, _: result.engine),
-    _Column("setting", lambda result, _: result.config.label),
+    _Column(_SETTING, lambda result, _: result.config.label),
     _Column("mode", lambda _, point: point.mode),
     _Column("collectives", lambda _, point: f"{point.summary.collectives:,}"),
     _Column(
@@ -120,6 +135,12 @@ _OPTIONAL_COLUMNS: Sequence[_Column] = (
             _always("the referee is not defined there"),
         )
         for one in REFEREES
+    ),
+    _Column(
+        "mean without faults",
+        lambda _, point: _ms_of(point.mean_without_s),
+        lambda _, point: "not all of its faults have a known cost" if point.faults else "it has no faults",
+        "mean without faults (ms)",
     ),
     _Column(
         "reconfiguration",

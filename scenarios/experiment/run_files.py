@@ -338,7 +338,8 @@ class RunFiles:
     def record_faults(self, engine: str, outcomes: Iterable[FaultOutcome]) -> None:
         """Store the outcomes of faults, each of which replaces an earlier one of the same fault; raises OSError."""
         for outcome in outcomes:
-            whole = {"cost_collectives": 0, "lasting_cost_s": None, "costs": None, "jobs": None, **outcome.account}
+            unknown = dict.fromkeys(("gained_s", "lasting_cost_s", "costs", "jobs", "as_before", "until"))
+            whole = {"cost_collectives": 0, **unknown, **outcome.account}
             self._note_fault({"engine": engine, "setting": outcome.setting, "mode": outcome.mode, **whole})
         write_table(self.path / reader.FAULTS, schema.SCHEMAS["faults"], [schema.faults_table(self.faults)])
 

@@ -17,8 +17,8 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.contests import MODE, Place, contests_of, differing_words
-from analysis.statistics.declared_faults import unmodelled_sentence
-from analysis.statistics.fault_costs import attempts_sentence, cost_words, without_faults_sentence
+from analysis.statistics.declared_faults import unmodelled_sentence, until_end_sentence
+from analysis.statistics.fault_costs import attempts_sentence, cost_words
 from analysis.statistics.fidelity import Fidelity
 from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
@@ -27,6 +27,7 @@ from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.jobs_in_words import measured_as
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
+from analysis.statistics.without_faults import Means, without_faults_sentence
 from scenarios.experiment.ecmp import EcmpGain, lines_of
 from scenarios.experiment.fault_results import heading
 from scenarios.experiment.point_results import (
@@ -40,7 +41,7 @@ from scenarios.experiment.point_results import (
     times_by_engine,
     transfer_fields,
 )
-from scenarios.experiment.results_table import bounds_of, share, table_of
+from scenarios.experiment.results_table import bounds_of, common_of, share, table_of
 from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.text_table import aligned
@@ -66,7 +67,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     }
     configs = {result.index: result.config for result in results}
     drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
-    modelled = (plain_values(result.config)["fault"] for result in results if result.engine == "model")
+    modelled = [plain_values(result.config)["fault"] for result in results if result.engine == "model"]
     settings = settings_of(results)
     grain = grain_sentence(
         winners(settings, times),
@@ -84,22 +85,39 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         drawn,
         grain,
         unmodelled_sentence(modelled),
+        until_end_sentence(modelled),
         attempts,
     ]
     return " ".join(filter(None, said))
 
 
 def _without_faults(results: Sequence[ConfigResult]) -> str:
-    """Return what would be fastest without the faults, of a run with one configuration whose costs are all known and
-    in the times: measured where that was done. Costs of failed attempts are not in the times."""
-    *_, result = sorted(results, key=lambda one: one.engine != "model")
-    faults = [fault for point in result.points for fault in point.faults]
-    is_known = faults and all(fault.cost_s is not None and not fault.collectives_lost for fault in faults)
-    if len({one.index for one in results}) > 1 or not is_known:
-        return ""
-    costs_s = {point.mode: sum(fault.cost_s or 0.0 for fault in point.faults) for point in result.points}
-    baseline = next((point.over for point in result.points if point.over in costs_s), result.points[0].mode)
-    return without_faults_sentence(result.times, costs_s, baseline or result.points[0].mode)
+    """Return what would be fastest without the faults, by the times of the engine that the answer tells of: measured
+    ones if the model has not all faults, or else those of more collectives; by the other one's where costs are not all
+    known."""
+    settings = settings_of(results)
+    lacks = any(one.is_unmodelled for one in settings)
+    engines = {result.engine: 0 for result in results}
+    for result in results:
+        engines[result.engine] += sum(point.summary.collectives for point in result.points)
+    for engine in sorted(engines, key=lambda one: (one != "model" and lacks, engines[one]), reverse=True):
+        of_engine = [result for result in results if result.engine == engine]
+        if said := without_faults_sentence(settings_of(of_engine), _means(of_engine)):
+            return said
+    return ""
+
+
+def _means(results: Sequence[ConfigResult]) -> dict[Place, Means]:
+    """Return the means with and without faults of the points of one engine for which both are known."""
+    found = {}
+    for result in results:
+        for point in result.points:
+            mean_s = point.summary.mean_s.value
+            without_s = point.mean_without_s if point.faults else mean_s
+            lost = sum(fault.collectives_lost for fault in point.faults)
+            if without_s is not None:
+                found[Place(result.index, point.mode)] = Means(mean_s, without_s, point.summary.collectives, lost)
+    return found
 
 
 def promises_sentence(results: Sequence[ConfigResult]) -> str:
@@ -187,7 +205,8 @@ def as_text(results: Sequence[ConfigResult], paragraphs: Sequence[Paragraph]) ->
     opening = (About.ANSWER, About.FIDELITY)
     above = [str(one) for one in those_about(paragraphs, *opening)]
     below = [str(one) for one in paragraphs if one.about not in (*opening, About.LACKING)]
-    table = "\n".join(aligned(table_of(results)[0], range(3))) if results else "no point was finished"
+    common = [f"all rows: {common_of(results)}"] if common_of(results) else []
+    table = "\n".join([*common, *aligned(table_of(results)[0], range(3))]) if results else "no point was finished"
     return "\n\n".join([*above, table, *below] if results else [table, *above])
 
 

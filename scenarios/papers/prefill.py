@@ -17,7 +17,7 @@ _WHY = "its model, its servers, its traffic and the WAN's rate are not public; h
 
 def _repeat(settings: Settings, show: Show) -> Repeated:
     def answered(*options: str) -> Any:
-        chosen = ["--seed", str(settings.seed), *options]
+        chosen = ["--seed", str(settings.seed), "--draws", "1", *options]
         return requests.STUDY.answer(requests.STUDY.parser().parse_args(chosen), show)
 
     plain = answered()

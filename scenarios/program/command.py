@@ -169,10 +169,17 @@ def _shows(shown: str, *, tells: bool) -> session.Shows:
 
 
 def _answer(ran: Sequence[_Ran], points: Sequence[tuple[Scenario, str]]) -> str:
-    """Return the sentence that compares runs, by their median step if all have told steps; "" if none are comparable.
-    Runs that failed are left out."""
+    """Return the sentences that compare runs, and tell what part of each is computing; "" for a single run."""
     if len(ran) < 2:
         return ""
+    computing = session.computing_sentence([one.result for one in ran if not one.failures])
+    sentence = computing and f"{computing[0].upper()}{computing[1:]}."
+    return " ".join(filter(None, [_comparison(ran, points), sentence]))
+
+
+def _comparison(ran: Sequence[_Ran], points: Sequence[tuple[Scenario, str]]) -> str:
+    """Return the sentence that compares runs, by their median step if all have told steps; "" if none are comparable.
+    Runs that failed are left out."""
     modes = tuple(dict.fromkeys(mode for _, mode in points))
     configs = [config for config, _ in points[:: len(modes)]]
     settings = [setting_of(at, replace(one, run=replace(one.run, modes=modes))) for at, one in enumerate(configs)]

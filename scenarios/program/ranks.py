@@ -6,7 +6,9 @@ system of limited size (`RankFiles`), so nothing of the machine changes. This gu
 """
 
 import errno
+import math
 import os
+import re
 import resource
 import shutil
 import signal
@@ -40,6 +42,8 @@ from topologies.namespaces import (
 FILES = "files"
 """The folder within the run folder for the files that the program wrote into its working directory."""
 
+_MOST_COMPUTED = 64_000_000  # characters of what a rank tells of its computing
+_TIME = re.compile(r"[0-9.]{1,40}(?:[eE][-+]?[0-9]{1,3})?")
 _COMPUTED = ".longhaul-computed"  # of a rank's /dev/shm; made by what is in the folder `rank`
 _MS_RDONLY, _MS_REMOUNT = 1, 32
 _DAC_READ_SEARCH = 2  # <linux/capability.h>
@@ -167,10 +171,10 @@ class RankFiles:
         state = os.statvfs(self._folder)
         return state.f_bavail == 0 or state.f_favail == 0
 
-    @property
-    def have_computed(self) -> bool:
-        """Whether a rank has computed for a time by `longhaul.compute` or `longhaul-compute`."""
-        return any((self._folder / f"shm{rank}" / _COMPUTED).exists() for rank in range(len(self._ranks)))
+    def computed_s(self) -> list[float | None]:
+        """Return for how many seconds each rank has computed by `longhaul.compute` or `longhaul-compute`, of all its
+        threads and processes together; None for a rank that has not."""
+        return [_computed_s(self._folder / f"shm{rank}" / _COMPUTED) for rank in range(len(self._ranks))]
 
     def prepare(self, rank: int, *, host: int, hidden: str, limit: int, memory_bytes: int | None) -> None:
         """Move the calling process, which still runs as root, into the environment of a rank; raises OSError.
@@ -308,3 +312,14 @@ def describe_status(status: int | None) -> str:
     if status < 0:
         return f"ended by signal {-status}"
     return f"ended with status {status}"
+
+
+def _computed_s(path: Path) -> float | None:
+    """Return the sum of the times in a rank's file, of which the rank may have made anything; None without it."""
+    try:
+        with path.open(errors="replace") as file:
+            lines = file.read(_MOST_COMPUTED).splitlines()
+    except OSError:
+        return None
+    times_s = [float(line) for line in lines if _TIME.fullmatch(line)]
+    return sum(time_s for time_s in times_s if math.isfinite(time_s))

@@ -29,8 +29,9 @@ from rich.text import Text
 
 from analysis.results.reader import FIGURES
 from analysis.results.writer import write_text
-from analysis.statistics.contests import shared_words
+from analysis.statistics.contests import differing_words, shared_words
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
+from analysis.statistics.number_words import fixed
 from analysis.statistics.rates import drawn_sentence
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
@@ -44,6 +45,7 @@ from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
+from topologies.errors import list_first
 from topologies.fabric.fabric import build_fabric
 from topologies.units import format_delay, format_size
 
@@ -80,6 +82,8 @@ COMPUTING = (
 )
 """The note at the end of a run in virtual time in which no rank was seen to compute."""
 
+_MOST_TOLD = 8  # runs whose parts are told
+_BOUND = 0.5  # of the time, above which a program is bound by computing
 _NOBODY = 65534
 _MOST_MAPPINGS = Path("/proc/sys/vm/max_map_count")
 _LOOK_S = 0.5
@@ -367,6 +371,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
     told = list(steps_told(state.folder, len(placed)))
     steps = [(rank, step, step_s) for rank, step, step_s, _ in told]
     counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(placed))
+    computed_s = over.get("computed_s", [None] * len(placed))
     return {
         "command": config.program.command,
         "roles": [role.written() for role in config.program.roles],
@@ -389,6 +394,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
                 "start_s": config.program.all_roles[role].start_s if state.began else None,
                 "end_s": state.ended[rank][1] / 1e9 if rank in state.ended else None,
                 "stopped": rank in state.stopped,
+                "computed_s": computed_s[rank],
                 **counted[rank],
                 "discarded_bytes": sum(discarded.get((rank, name), 0) for name in ("stdout", "stderr")),
                 "last_line": state.last_line(rank),
@@ -428,7 +434,6 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "needed_mappings": over.get("needed_mappings"),
         "was_refused_mappings": over.get("was_refused_mappings"),
         "exhausted_memory": over.get("exhausted_memory") or [],
-        "computed": over.get("computed"),
     }
 
 
@@ -581,10 +586,50 @@ def _notes_on_promises(transfers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def time_notes(config: Scenario, results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence on the time that computing took; none if ranks took some by `longhaul.compute`."""
+    """Return a sentence on the time that computing took; none of several runs if ranks took some by
+    `longhaul.compute`, as their answer has it."""
     if config.run.is_real:
         return ["real time: computing took the time that this machine needs"]
-    return [] if any(result["computed"] for result in results) else [COMPUTING]
+    if not any(rank["computed_s"] is not None for result in results for rank in result["ranks"]):
+        return [COMPUTING]
+    return [] if len(results) > 1 else [*filter(None, [computing_sentence(results)])]
+
+
+def computing_sentence(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return what part of the time is computing, by `longhaul.compute`, on the rank that took longest of those that
+    computed, in each run; "" if none did. What is not computing is communication, and waiting for others."""
+    parts = [(label, part) for label, part in zip(_told_apart(results), map(_computing, results), strict=True) if part]
+    if not parts:
+        return ""
+    told = [
+        f"{fixed(100 * share, 1)} % of rank {rank}'s {took_s:.3f} s{label}" for label, (rank, share, took_s) in parts
+    ]
+    rest = "the rest is communication and waiting"
+    bound = [label.removeprefix(" at ") for label, (_, share, _) in parts if share > _BOUND]
+    most = "" if len(parts) == 1 else ", less than half everywhere"
+    if bound and len(parts) > 1:
+        everywhere = len(bound) == len(parts)
+        most = f", more than half {'everywhere' if everywhere else f'at {list_first(bound, _MOST_TOLD)} only'}"
+    return f"computing (longhaul.compute) takes {list_first(told, _MOST_TOLD, separator='; ')}{most}; {rest}"
+
+
+def _told_apart(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return where each run was, in words, by what differs between them."""
+    return (
+        [f" at {words}" for words in differing_words([one["label"] for one in results])] if len(results) > 1 else [""]
+    )
+
+
+def _computing(result: Mapping[str, Any]) -> tuple[int, float, float] | None:
+    """Return the rank that took longest of those that computed, the share of its time in which it did, and that time in
+    s; None if no rank computed. Threads that compute at once may fill the whole time, and no more."""
+    ranks = [one for one in result["ranks"] if one["computed_s"] and one["end_s"]]
+    took_s = {one["rank"]: one["end_s"] - (one["start_s"] or 0.0) for one in ranks}
+    if not ranks or max(took_s.values()) <= 0:
+        return None
+    slowest = max(ranks, key=lambda one: took_s[one["rank"]])
+    whole_s = took_s[slowest["rank"]]
+    return slowest["rank"], min(1.0, slowest["computed_s"] / whole_s), whole_s
 
 
 def rates_notes(configs: Iterable[Scenario]) -> list[str]:
@@ -686,7 +731,7 @@ def links_csv(state: RunState) -> str:
     return _csv(("time_s", "link", "bytes", "capacity_bytes"), rows)
 
 
-_OF_RANK = ("rank", "gpu", "role", "status", "stopped", "start_s", "end_s", *COUNTED, "discarded_bytes")
+_OF_RANK = ("rank", "gpu", "role", "status", "stopped", "start_s", "end_s", "computed_s", *COUNTED, "discarded_bytes")
 
 
 def ranks_csv(result: Mapping[str, Any]) -> str:

@@ -3,10 +3,11 @@
     [[fault]]
     at = "40 ms into collective 12"   # or "collective 12": before it begins
     what = "link s0b0-s1b0 down"
-    for = "3 collectives"             # without it the fault stays until the end
+    for = "3 collectives"             # or "200 ms"; without it the fault stays until the end
 
 Collectives are numbered from 0, as in the results. A collective that is lost and run again counts twice towards the
-duration of a fault. With a program collectives are those that its ranks announce (`program.collective_server`), in the
+duration of a fault. A duration in time counts the time in which collectives run, failed attempts included, and not the
+pauses between them. With a program collectives are those that its ranks announce (`program.collective_server`), in the
 order in which they begin. Both may also be times of its run, since the ranks' start:
 at = "20 ms" and for = "30 ms". It may also begin at a mark, once a rank has printed a line with these words:
 at = 'mark "epoch 3"', at = 'mark "epoch 3" of rank 2', or at = '20 ms after mark "epoch 3"'.
@@ -65,6 +66,10 @@ _WHAT_FORMS = {
     "agent killed": re.compile(r"agent (?P<target>[0-9]{1,6}) killed"),
     "agent slow": re.compile(rf"agent (?P<target>[0-9]{{1,6}}) slow (?P<amount>{_NUMBER})x"),
 }
+_WHATS = (
+    *("link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed"),
+    "agent R slow 10x",
+)
 _REPEATED = re.compile(r"every\b.*|.*\b(every|repeat(s|ed|edly|ing)?|periodic(ally)?)\b.*", re.IGNORECASE)
 _INSTEAD = (
     "a [[fault]] happens once; allowed: a [[fault]] for each time, or for links that fail again and again a trace with "
@@ -86,13 +91,14 @@ class Fault:
     """A fault that is injected before a collective, or `after_s` seconds into it, and stays for `lasts` collectives.
 
     `collective` is an index from 0. `kind` is one of KINDS. `target` is a cable "a-b", a switch, the rank of an agent,
-    or empty. `amount` is the share of frames that is lost, or the factor by which an agent is slower. `lasts` None
-    means that the fault stays until the end. `is_traced` marks an outage in a trace, which no [[fault]] declares.
-    A fault of a program (`of_program`) is injected `after_s` seconds after the ranks' start, and stays for `lasts_s`
-    seconds, None: until the end; its `collective` is 0 and means nothing. If it has a `mark`, `after_s` counts from the
-    instant `marked_ns`, in ns since the ranks' start, at which a rank (`mark_rank`, None: any) has first printed a line
-    with these words; until then that is None. If it is `announced`, `after_s` counts from the instant at which a rank
-    has first asked for `collective`, also `marked_ns`, and it stays for `lasts` collectives.
+    or empty. `amount` is the share of frames that is lost, or the factor by which an agent is slower. A fault lasts for
+    `lasts` collectives, or for `lasts_s` seconds in which collectives run; with both None it stays until the end.
+    `is_traced` marks an outage in a trace, which no [[fault]] declares. A fault of a program (`of_program`) is injected
+    `after_s` seconds after the ranks' start, and `lasts_s` are seconds of the run; its `collective` is 0 and means
+    nothing. If it has a `mark`, `after_s` counts from the instant `marked_ns`, in ns since the ranks' start, at which a
+    rank (`mark_rank`, None: any) has first printed a line with these words; until then that is None. If it is
+    `announced`, `after_s` counts from the instant at which a rank has first asked for `collective`, also `marked_ns`,
+    and it stays for `lasts` collectives.
     """
 
     collective: int
@@ -133,7 +139,7 @@ class Fault:
     def words(self) -> str:
         """The fault in words, with its time unless it begins before collective 0, and how long it lasts."""
         at = "" if (self.collective, self.after_s) == (0, None) else f" at {self.at}"
-        if self.of_program and not self.announced:
+        if self.lasts_s is not None or (self.of_program and not self.announced):
             return f"{self.what}{at}{'' if self.lasts_s is None else f' for {format_delay(self.lasts_s)}'}"
         lasts = "" if self.lasts is None else f" for {self.lasts:,} collective{'s' * (self.lasts != 1)}"
         return f"{self.what}{at}{lasts}"
@@ -141,12 +147,17 @@ class Fault:
     @property
     def is_throughout(self) -> bool:
         """Whether the fault is in force from the first collective to the end."""
-        return (self.collective, self.after_s, self.lasts) == (0, None, None)
+        return (self.collective, self.after_s, self.is_undone) == (0, None, False)
 
     @property
     def is_undone(self) -> bool:
         """Whether the fault ends by itself before the run does."""
         return self.lasts is not None or self.lasts_s is not None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it is a fault of collectives that lasts for a time."""
+        return self.lasts_s is not None and not self.of_program
 
     @property
     def is_awaited(self) -> bool:
@@ -161,7 +172,7 @@ class Fault:
 
     @property
     def lasts_ns(self) -> int | None:
-        """How long a fault of a program lasts, in ns; None if it stays."""
+        """How long a fault with a duration in time lasts, in ns; None for others."""
         return None if self.lasts_s is None else round(self.lasts_s * 1e9)
 
     @property
@@ -193,10 +204,13 @@ class Fault:
 
 
 def _text_kind(
-    allowed: str, patterns: Mapping[str, re.Pattern[str]], read: Callable[[str, re.Match[str]], dict[str, Any]]
+    allowed: str,
+    patterns: Mapping[str, re.Pattern[str]],
+    read: Callable[[str, re.Match[str]], dict[str, Any]],
+    meant: Callable[[str], str] = lambda _: "",
 ) -> Kind:
     """Return a kind of text: the first of `patterns` that matches names the form, and `read` turns the name and the
-    match into fields of a fault."""
+    match into fields of a fault. `meant` returns a hint to a text that none matches."""
 
     def convert(text: str) -> dict[str, Any]:
         plain = " ".join(text.split()) if len(text) <= _MAX_LENGTH else ""
@@ -205,7 +219,7 @@ def _text_kind(
                 return read(name, match)
         if _REPEATED.fullmatch(plain):
             raise ValueError(f"{format_value(text)} repeats, and {_INSTEAD}")
-        raise ValueError(f"{format_value(text)} is not understood; allowed: {allowed}")
+        raise ValueError(f"{format_value(text)} is not understood; allowed: {allowed}{meant(plain)}")
 
     return Kind(allowed, (str,), convert)
 
@@ -237,6 +251,15 @@ def _read_what(kind: str, match: re.Match[str]) -> dict[str, Any]:
     return {"kind": kind, "target": target, "amount": amount / 100 if kind == "link loss" else amount}
 
 
+def _what_was_meant(text: str) -> str:
+    """Return a hint to what may be meant by a text that is no fault, for the same link, switch or rank."""
+    words = text.lower().split(maxsplit=2)
+    thing, target = words[0] if words else "", text.split()[1] if len(words) > 1 else ""
+    target = re.sub(r"->|[>:]", "-", target)
+    known = [form.replace("A-B", target).replace(" S ", f" {target} ").replace(" R ", f" {target} ") for form in _WHATS]
+    return did_you_mean(" ".join([thing, target, *words[2:]]), known)
+
+
 def _read_for(form: str, match: re.Match[str]) -> dict[str, Any]:
     if form == "program":
         return {"lasts_s": parse_delay_s(match["time"])}
@@ -254,12 +277,12 @@ KEYS = {
         _read_at,
     ),
     "what": _text_kind(
-        '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
-        '"agent R slow 10x"',
+        ", ".join(f'"{form}"' for form in _WHATS),
         _WHAT_FORMS,
         _read_what,
+        _what_was_meant,
     ),
-    "for": _text_kind('"3 collectives", and with a program "30 ms"', _FOR_FORMS, _read_for),
+    "for": _text_kind('"3 collectives" and "200 ms"; with a program a time', _FOR_FORMS, _read_for),
 }
 """The keys of a [[fault]] table with their kinds."""
 
@@ -274,10 +297,15 @@ def read(tables: list[object]) -> tuple[Fault, ...]:
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Check the values of one table against each other, for `read_tables`."""
-    if "at" in values and "for" in values and (in_time := "lasts_s" in values["for"]) != ("of_program" in values["at"]):
-        own = 'a number of them, such as "3 collectives" (times are for the faults of programs, which begin at a time)'
-        allowed, of = (own, "at a collective") if in_time else ('a time, such as "30 ms"', "at a time")
-        yield ".for", f"{format_value(table['for'])} does not fit a fault {of}; allowed: {allowed}"
+    if "at" not in values or "for" not in values:
+        return
+    in_time, of_program = "lasts_s" in values["for"], "of_program" in values["at"]
+    if of_program and not in_time:
+        allowed = 'allowed: a time, such as "30 ms"'
+        yield ".for", f"{format_value(table['for'])} does not fit a fault at a time; {allowed}"
+    if in_time and not of_program and values.get("what", {}).get("kind") == "controller killed":
+        why = "is no time after which a controller is started again, which happens between collectives"
+        yield ".for", f'{format_value(table["for"])} {why}; allowed: a number of them, such as "3 collectives"'
 
 
 def unused(table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -303,7 +331,8 @@ def check(faults: Collection[Fault], fabric: Fabric, *, count: int) -> Iterator[
             hint = did_you_mean(fault.target, cables.values()) or f", such as {next(reversed(cables.values()))}"
             wrong = f"{fault.target} is not a link; allowed: a cable of the fabric{hint}"
         elif fault.kind.startswith("switch") and fault.target not in switches:
-            wrong = f"{fault.target} is not a switch; allowed: {list_first(switches, 12)}"
+            hint = did_you_mean(fault.target, switches)
+            wrong = f"{fault.target} is not a switch; allowed: {list_first(switches, 12)}{hint}"
         elif fault.kind.startswith("agent") and int(fault.target) >= len(fabric.gpus):
             wrong = f"there is no agent {fault.target}; allowed: 0 to {len(fabric.gpus) - 1}"
         if wrong:

@@ -1,4 +1,4 @@
-"""`run.py papers`: list the papers whose figures can be repeated, or repeat one and judge its claims.
+"""`run.py papers`: list the papers whose figures can be repeated, or repeat some and judge their claims.
 
 A paper is a module of `scenarios.papers` with a `PAPER`, and a line in `PAPERS`. Each takes at most three minutes on
 two cores: everything is predicted, and some points are measured.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scenarios.experiment.options import MAX_JOBS
 from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, check_range
 from topologies.command_line import CommandParser
-from topologies.errors import format_value
+from topologies.errors import did_you_mean, format_value
 
 if TYPE_CHECKING:
     from scenarios.papers.paper import Paper
@@ -42,14 +42,16 @@ COMMANDS: Mapping[str, str] = {
 def paper(name: str) -> "Paper":
     """Return the paper with this name; raises ValueError."""
     if name not in PAPERS:
-        raise ValueError(f"unknown paper {format_value(name)}; allowed: {', '.join(PAPERS)}")
+        raise ValueError(
+            f"unknown paper {format_value(name)}; allowed: {', '.join(PAPERS)}{did_you_mean(name.lower(), PAPERS)}"
+        )
     found: Paper = import_module(PAPERS[name]).PAPER
     return found
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(prog=COMMAND, description="Repeat a published figure, and judge the paper's claims.")
-    parser.add_argument("paper", nargs="?", help=f"one of {', '.join(PAPERS)}; without it, papers are listed")
+    parser.add_argument("papers", nargs="*", help=f"of {', '.join(PAPERS)}; without any, papers are listed")
     parser.add_argument("--engine", choices=("model", "both"), default="both", help="model: nothing is measured")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="VMs at a time (default 1)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of what is random (default 1)")
@@ -58,18 +60,35 @@ def _parser() -> CommandParser:
 
 
 def _answer(options: argparse.Namespace, show: Show) -> Answer:
-    from scenarios.papers.paper import Settings, claims_table
-
     check_range(options, 1, MAX_JOBS, "jobs")
     check_range(options, 0, 2**63 - 1, "seed")
-    if options.paper is None:
+    names = [*dict.fromkeys(options.papers)]
+    if not names:
         if options.figure is not None:
             raise ValueError("--figure: no paper is named; allowed: with the name of a paper")
         return _list()
-    chosen = paper(options.paper)
+    for name in names:
+        paper(name)  # before the first one takes its time
+    if len(names) > 1 and options.figure is not None:
+        raise ValueError(f"--figure: {len(names)} papers are named; allowed: with one")
+    answers = [_repeated(name, options, show) for name in names]
+    if len(answers) == 1:
+        return answers[0]
+    return Answer(
+        tables=[table for answer in answers for table in answer.tables],
+        as_json=[answer.as_json for answer in answers],
+        problems=[problem for answer in answers for problem in answer.problems],
+    )
+
+
+def _repeated(name: str, options: argparse.Namespace, show: Show) -> Answer:
+    """Repeat one paper; raises ValueError."""
+    from scenarios.papers.paper import Settings, claims_table
+
+    chosen = paper(name)
     repeated = chosen.repeat(Settings(measures=options.engine == "both", jobs=options.jobs, seed=options.seed), show)
     if options.figure is not None and repeated.picture is None:
-        raise ValueError(f"--figure: {options.paper} has a figure of what was measured alone; allowed: --engine both")
+        raise ValueError(f"--figure: {name} has a figure of what was measured alone; allowed: --engine both")
     head = "\n".join([f"{chosen.reference}: {chosen.result}", *(f"Assumed: {one}" for one in chosen.assumed)])
     return Answer(
         tables=[head, *repeated.tables, *([claims_table(repeated.claims)] if repeated.claims else [])],

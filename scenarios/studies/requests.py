@@ -18,6 +18,7 @@ from topologies.command_line import CommandParser
 if TYPE_CHECKING:
     from analysis.figures.output import Picture
     from analysis.model.serving import Prefilled, Request, Rule, Serving
+    from analysis.statistics.intervals import Interval
 
 COMMAND = "run.py requests"
 _CONNECTIONS = 64
@@ -26,6 +27,7 @@ _TELLING = 100
 """So many requests tell that their times grow with their number."""
 _MOST_MEASURED, _MOST_REQUESTS = 1000, 10_000_000
 _LONGEST_S = 900.0  # of what is measured: ranks are ended after 1000 s
+_MOST_DRAWS = 100
 _NOTABLE = 0.05
 """A difference from a predicted time, as a share, that is told."""
 
@@ -38,6 +40,7 @@ class Line:
     `busiest` is the resource of which the greatest share is asked for, and `load` that share, None if all requests
     arrive at once. `measured` is the number of requests whose caches were measured, and the errors are how far their
     first tokens are from the predicted ones, as shares: the median and the largest, None if none was measured.
+    `draws_s` has the 99th percentile with each draw of requests; all other numbers are those of the first.
     """
 
     rule: str
@@ -52,6 +55,7 @@ class Line:
     measured: int
     error_median: float | None
     error_most: float | None
+    draws_s: tuple[float, ...]
 
 
 def _parser() -> CommandParser:
@@ -78,6 +82,7 @@ def _parser() -> CommandParser:
     add("--wan-rates", default="2 Gbit/s,5 Gbit/s,10 Gbit/s,25 Gbit/s,100 Gbit/s", help="(default %(default)s)")
     add("--wan-delay", default="10 ms", metavar="TIME", help="of the WAN, one way (default 10 ms)")
     add("--seed", type=int, default=1, metavar="S", help="of requests at random (default 1)")
+    add("--draws", type=int, default=5, metavar="N", help="of requests at random, for intervals (default 5)")
     add("--measured", type=int, default=100, metavar="N", help="first requests that are measured (default 100)")
     add("--engine", choices=("model", "both"), default="model", help="both: some are measured too (default model)")
     add_output(parser)
@@ -90,18 +95,19 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     check_range(options, 1, 10_000, "local", "remote", "slots")
     check_range(options, 0, 2**63 - 1, "seed")
     check_range(options, 1, _MOST_MEASURED, "measured")
+    check_range(options, 1, _MOST_DRAWS, "draws")
     from scenarios.policies.serving_rule import rule_of
 
     rules = {name: rule_of(name, "--rules") for name in listed("--rules", options.rules)}
     base = _serving(options)
     rates = [*dict.fromkeys(_rate(text) for text in listed("--wan-rates", options.wan_rates))]
-    requests = _requests(options)
-    lines = list[Line]()
+    draws = [*_draws(options)]
+    requests, lines = draws[0], list[Line]()
     for rate in rates:
         for name, rule in rules.items():
             show(f"{len(lines)} of {len(rates) * len(rules)} points")
             measured = options.measured if options.engine == "both" else 0
-            lines.append(_line(requests, replace(base, wan_bps=rate), name, rule, measured=measured, seed=options.seed))
+            lines.append(_line(draws, replace(base, wan_bps=rate), name, rule, measured=measured, seed=options.seed))
     columns = [
         Column[Line]("WAN (Gbit/s)", lambda line: f"{line.wan_bps / 1e9:g}"),
         Column[Line]("rule", lambda line: line.rule, left=True),
@@ -155,26 +161,29 @@ def _serving(options: argparse.Namespace) -> "Serving":
     )
 
 
-def _requests(options: argparse.Namespace) -> "Sequence[Request]":
+def _draws(options: argparse.Namespace) -> "Iterator[Sequence[Request]]":
+    """Yield the requests: those of the trace, or else a draw for each of as many seeds as there are draws."""
     from analysis.model.serving import poisson
     from scenarios.spec.request_trace import read
 
     if options.trace is not None:
         try:
-            return read(options.trace)[: options.requests]
+            yield read(options.trace)[: options.requests]
         except ValueError as error:
             raise ValueError(f"--trace: {error}") from None
-    return poisson(
-        options.requests,
-        per_s=options.per_second,
-        input_tokens=options.input,
-        output_tokens=options.output,
-        seed=options.seed,
-    )
+        return
+    for draw in range(options.draws):
+        yield poisson(
+            options.requests,
+            per_s=options.per_second,
+            input_tokens=options.input,
+            output_tokens=options.output,
+            seed=(options.seed + draw) % 2**63,
+        )
 
 
 def _line(
-    requests: "Sequence[Request]",
+    draws: "Sequence[Sequence[Request]]",
     serving: "Serving",
     name: str,
     rule: "Callable[[], Rule]",
@@ -186,8 +195,10 @@ def _line(
 
     from analysis.model.serving import Prefilled, loads, prefill, served
 
+    requests = draws[0]
     every = prefill(requests, serving, rule())
     of, errors = served(requests, serving, every), list[float]()
+    others = [served(each, serving, prefill(each, serving, rule())).first_token_s for each in draws[1:]]
     first = requests[:measured]
     # It does not depend on what follows; asked anew, a rule that draws would decide otherwise.
     prefilled = Prefilled(is_remote=every.is_remote[:measured], done_s=every.done_s[:measured])
@@ -210,6 +221,7 @@ def _line(
         measured=len(errors),
         error_median=float(np.median(errors)) if errors else None,
         error_most=max(errors, key=abs) if errors else None,
+        draws_s=(p99, *(float(np.percentile(first_token_s, 99)) for first_token_s in others)),
     )
 
 
@@ -249,12 +261,42 @@ def _sentences(lines: Sequence[Line], count: int) -> Iterator[str]:
             gain = 100 * (1 - best.p99_s / second.p99_s)
             ahead = f"{gain:.1f} % below {second.rule}" if gain >= 0.05 else f"the same as {second.rule}"
             within = f"99 of 100 first tokens come within {best.p99_s:,.3f} s with {best.rule}"
-            yield f"At {rate / 1e9:g} Gbit/s, {within}, {ahead}."
+            yield f"At {rate / 1e9:g} Gbit/s, {within}, {ahead}{_over_draws(best, second)}."
+    draws = len(lines[0].draws_s)
+    if draws == 1 and len({line.rule for line in lines}) > 1:
+        yield (
+            f"These are percentiles of one sample of {count:,} request{'s' * (count != 1)}, without intervals: with "
+            "others they may differ."
+        )
     if crossings := [*_crossings(lines)]:
-        yield f"By this percentile of one draw of requests, {'; '.join(crossings)}."
+        of = "this percentile" if draws == 1 else f"the mean of this percentile over {draws} draws of requests"
+        yield f"By {of}, {'; '.join(crossings)}."
     full = [f"{one.rule} at {one.wan_bps / 1e9:g} Gbit/s ({one.busiest})" for one in lines if (one.load or 0) > 1]
     if full and count >= _TELLING:
         yield f"More is asked for than there is, so that times grow with the number of requests: {', '.join(full)}."
+
+
+def _over_draws(best: Line, second: Line) -> str:
+    """Return by how much a rule is ahead of another one over all draws of requests, with an interval if they are
+    enough; "" of a single draw, or if the rules are the same at all."""
+    gain = _gain(best, second)
+    if len(best.draws_s) == 1 or best.draws_s == second.draws_s:
+        return ""
+    from analysis.statistics.number_words import interval_words, percent
+
+    words = f"{len(best.draws_s)} draws of requests {percent(gain.value)} % below it{interval_words(gain, 100, ' %')}"
+    is_open = not gain.why and gain.low <= 0 <= gain.high
+    return f"; over {words}{', so that either may be ahead' if is_open else ''}"
+
+
+def _gain(best: Line, second: Line) -> "Interval":
+    """Return how far the 99th percentile of one rule is below that of another one, as a share of that, over draws: both
+    serve the same requests in each."""
+    import numpy as np
+
+    from analysis.statistics.intervals import mean_of_draws
+
+    return mean_of_draws(1 - np.array(best.draws_s) / np.array(second.draws_s))
 
 
 def _warnings(lines: Sequence[Line]) -> Iterator[str]:
@@ -266,23 +308,27 @@ def _warnings(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _crossings(lines: Sequence[Line]) -> Iterator[str]:
-    """Yield, for each two rules, from which rate on the later one has the lower 99th percentile, if there are several
-    rates; nothing for rules that are the same at all."""
-    times_s = {(line.rule, line.wan_bps): line.p99_s for line in lines}
+    """Yield, for each two rules, from which rate on the later one has the lower 99th percentile on average over draws,
+    and where that is not sure, if there are several rates; nothing for rules that are the same at all."""
+    by_point = {(line.rule, line.wan_bps): line for line in lines}
+    times_s = {point: sum(line.draws_s) / len(line.draws_s) for point, line in by_point.items()}
     rates = sorted({line.wan_bps for line in lines})
     for rule, other in combinations(dict.fromkeys(line.rule for line in lines), 2):
         behind = [rate for rate in rates if times_s[other, rate] >= times_s[rule, rate]]
         if len(rates) < 2 or all(times_s[rule, rate] == times_s[other, rate] for rate in rates):
             continue
+        gains = {rate: _gain(by_point[other, rate], by_point[rule, rate]) for rate in rates}
+        open_at = [f"{rate / 1e9:g}" for rate, gain in gains.items() if not gain.why and gain.low <= 0 <= gain.high]
+        doubt = f" (either may be at {', '.join(open_at)} Gbit/s)" if open_at else ""
         if not behind:
-            yield f"{other} is ahead of {rule} at all of these rates"
+            yield f"{other} is ahead of {rule} at all of these rates{doubt}"
         elif behind[-1] == rates[-1]:
             ahead = [f"{rate / 1e9:g}" for rate in rates if rate not in behind]
             where = f"at {', '.join(ahead)} Gbit/s only" if ahead else "at none of these rates"
-            yield f"{other} is ahead of {rule} {where}"
+            yield f"{other} is ahead of {rule} {where}{doubt}"
         else:
             first = next(rate for rate in rates if rate > behind[-1])
-            yield f"{other} is ahead of {rule} from {first / 1e9:g} Gbit/s on"
+            yield f"{other} is ahead of {rule} from {first / 1e9:g} Gbit/s on{doubt}"
 
 
 def _percent(share: float | None) -> str:

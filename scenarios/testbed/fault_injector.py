@@ -32,6 +32,8 @@ class FaultInjector:
         self._testbed, self._record = testbed, record
         self._faults: Sequence[Fault] = testbed.config.faults
         self._age: dict[int, int] = {}  # attempts since each injected fault was injected
+        self._left_ns: dict[int, int] = {}  # of faults in force that last for a time of collectives
+        self._begun_ns: int | None = None  # the beginning of the attempt, once it is known
         self._ended: set[int] = set()
         self._timers: list[_Timer] = []
         self._ports = {(s.name, port.peer): port.interface for s in testbed.fabric.switches for port in s.ports}
@@ -55,7 +57,12 @@ class FaultInjector:
 
     def before(self, collective: int) -> bool:
         """End the faults whose duration is over and inject those that are due; return whether there were any."""
-        over = [index for index in self.in_force() if self._age[index] == self._faults[index].lasts]
+        self._begun_ns = None
+        over = [
+            index
+            for index in self.in_force()
+            if self._age[index] == self._faults[index].lasts or self._left_ns.get(index, 1) <= 0
+        ]
         for index in over:
             self.end(index)
         due = self._due(collective, within=False)
@@ -65,10 +72,22 @@ class FaultInjector:
 
     def during(self, collective: int, start_ns: int) -> None:
         """Schedule the faults that are due within a collective, which begins at `start_ns` (CLOCK_MONOTONIC)."""
+        self._begun_ns = start_ns
+        for index in self.in_force():
+            if index in self._left_ns:
+                self._end_within(collective, index, start_ns + self._left_ns[index])
         for index in self._due(collective, within=True):
-            after_s = self._faults[index].after_s
-            assert after_s is not None
-            self._timers.append(_Timer(start_ns + round(after_s * 1e9), partial(self.inject, index)))
+            fault = self._faults[index]
+            assert fault.after_s is not None
+            begins_ns = start_ns + round(fault.after_s * 1e9)
+            self._timers.append(_Timer(begins_ns, partial(self.inject, index)))
+            if fault.is_timed and fault.lasts_ns is not None:
+                self._end_within(collective, index, begins_ns + fault.lasts_ns)
+
+    def _end_within(self, collective: int, index: int, at_ns: int) -> None:
+        """Schedule the end of a fault, unless the attempt at the collective ends before it."""
+        end = partial(self.end, index, hit=collective)
+        self._timers.append(_Timer(at_ns, end, only_in_time=True))
 
     def skip(self, collective: int) -> tuple[int, ...]:
         """Do as if a collective ran without a lost attempt; a process that is ended is one that is started again.
@@ -89,8 +108,9 @@ class FaultInjector:
             self._age[index] += 1
         return begins
 
-    def after(self) -> bool:
-        """End an attempt; return whether a fault was injected within it.
+    def after(self, ended_ns: int) -> bool:
+        """End an attempt that ended at `ended_ns` (CLOCK_MONOTONIC); return whether a fault was injected, or ended,
+        within it.
 
         A fault whose instant has not come yet is injected now. Raises the error of a failed injection.
         """
@@ -99,7 +119,11 @@ class FaultInjector:
             timer.finish()
         for index in self.in_force():
             self._age[index] += 1
-        return bool(timers)
+            if index in self._left_ns and self._begun_ns is not None:
+                # One that was injected within the attempt has been in force for a part of it.
+                after_s = (self._faults[index].after_s or 0.0) * (self._age[index] == 1)
+                self._left_ns[index] -= max(0, ended_ns - self._begun_ns - round(after_s * 1e9))
+        return any(timer.has_run for timer in timers)
 
     def active(self) -> tuple[Fault, ...]:
         """Return the faults that were injected and have not ended."""
@@ -116,6 +140,8 @@ class FaultInjector:
         """Inject a fault, and record it."""
         fault = self._faults[index]
         self._age[index] = 0
+        if fault.is_timed and fault.lasts_ns is not None:
+            self._left_ns[index] = fault.lasts_ns
         if fault.is_short:
             self._ended.add(index)
         self._record("injected", fault=index, kind=fault.kind, what=fault.what, cables=sorted(self._cables[index]))
@@ -143,11 +169,14 @@ class FaultInjector:
         """Give links the rates that they have with all faults in force, of which this one is new."""
         self._testbed.shape(fault.collective, self.in_force())
 
-    def end(self, index: int) -> None:
-        """Record the end of a fault, and undo it, except for effects that another fault in force has too."""
+    def end(self, index: int, hit: int | None = None) -> None:
+        """Record the end of a fault, and undo it, except for effects that another fault in force has too. If it ends
+        within a collective, that is the last one that it has `hit`."""
         self._ended.add(index)
-        self._record("over", fault=index)
+        self._record("over", fault=index, **({} if hit is None else {"collective": hit + 1, "within": True}))
         fault = self._faults[index]
+        if fault.kind == "agent slow" and hit is not None:
+            self._testbed.shape(hit, self.in_force())
         if fault.kind == "link loss":
             same = (other for other in self.active() if other.kind == "link loss")
             self._lose(
@@ -183,17 +212,19 @@ class FaultInjector:
 
 
 class _Timer:
-    """Runs an action at an instant of CLOCK_MONOTONIC in a thread, while the main thread waits for the agents."""
+    """Runs an action at an instant of CLOCK_MONOTONIC in a thread, while the main thread waits for the agents: with
+    `only_in_time` not at all if it is finished before that."""
 
-    def __init__(self, instant_ns: int, action: Callable[[], object]) -> None:
-        self._instant_ns, self._action = instant_ns, action
+    def __init__(self, instant_ns: int, action: Callable[[], object], *, only_in_time: bool = False) -> None:
+        self._instant_ns, self._action, self._only_in_time = instant_ns, action, only_in_time
+        self.has_run = False
         self._now = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def finish(self) -> None:
-        """Run the action now if it has not run yet, and raise its error."""
+        """Run the action now if it has not run yet, unless it is only to be run in time, and raise its error."""
         self._now.set()
         self._thread.join()
         if self._error is not None:
@@ -201,7 +232,10 @@ class _Timer:
 
     def _run(self) -> None:
         make_timers_exact()
-        self._now.wait(max(0.0, (self._instant_ns - time.monotonic_ns()) / 1e9))
+        is_early = self._now.wait(max(0.0, (self._instant_ns - time.monotonic_ns()) / 1e9))
+        if is_early and self._only_in_time:
+            return
+        self.has_run = True
         try:
             self._action()
         except Exception as error:

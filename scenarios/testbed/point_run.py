@@ -136,7 +136,7 @@ class PointRun:
         in_force: Sequence[int] = (),
         reroute: bool = False,
         on_start: Callable[[int], object] = lambda _: None,
-        undisturbed: Callable[[], bool] = lambda: True,
+        undisturbed: Callable[[int], bool] = lambda _: True,
     ) -> MeasuredOutcome:
         """Run the collective of this number, after all earlier ones, with what `decide` chooses before it.
 

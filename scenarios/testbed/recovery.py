@@ -81,7 +81,7 @@ class Recovery:
             except WrongDataError:
                 raise
             except (CollectiveError, ControllerError) as error:
-                self._injector.after()
+                self._injector.after(error.seen_ns if isinstance(error, CollectiveError) else time.monotonic_ns())
                 last = attempt == MAX_ATTEMPTS
                 if isinstance(error, ControllerError) and not last and self._testbed.controller.ends():
                     continue  # the controller was ending during the call; the repair restarts it
@@ -100,9 +100,9 @@ class Recovery:
         self._sent_before = self._sent_bytes()
         predictable = not any(self._faults[index].kind in _UNPREDICTABLE for index in in_force)
 
-        def undisturbed() -> bool:
+        def undisturbed(ended_ns: int) -> bool:
             nonlocal struck
-            struck = self._injector.after()
+            struck = self._injector.after(ended_ns)
             # Connections and paths that recovery renews cost time, too, but only a mode's own choices are predicted.
             is_planned = not (reroute and self._testbed.config.control.counted)
             return predictable and is_planned and not struck and attempt == 1

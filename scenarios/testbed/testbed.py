@@ -480,13 +480,13 @@ class Testbed:
         change: Reconfiguration = _UNCHANGED,
         faults: Sequence[int] = (),
         on_start: Callable[[int], object] = lambda _: None,
-        undisturbed: Callable[[], bool] = lambda: True,
+        undisturbed: Callable[[int], bool] = lambda _: True,
     ) -> CollectiveRecord:
         """Run the collective of this number with the present placement and paths; record `change`, the change to them.
 
         `on_start` is called with the collective's beginning (CLOCK_MONOTONIC, ns) shortly before it, and `undisturbed`
-        after its end for the record's field. Raises CollectiveError if it fails, WrongDataError if it delivers wrong
-        data.
+        after its end, with that, for the record's field. Raises CollectiveError if it fails, WrongDataError if it
+        delivers wrong data.
         """
         path = self.flow_paths()
         if self._rerouted:  # so that the first messages take the new paths, too
@@ -516,7 +516,7 @@ class Testbed:
             retransmitted_bytes=retransmitted_bytes,
             late=late,
             faults=tuple(faults),
-            undisturbed=undisturbed(),
+            undisturbed=undisturbed(max(result.arrived_ns, default=zero_ns)),
         )
 
     def drops(self) -> int:

@@ -1,6 +1,7 @@
 """The fault injector, on a fake testbed that only records what is done to it."""
 
 import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ class FakeTestbed:
         self.loss: dict[str, float] = {}
         self.controllers: list[str] = []
         self.events: list[tuple[str, int, Any]] = []
+        self.hit: list[int] = []
         monkeypatch.setattr(fault_injector, "run_program", self.run_program)
         testbed: Any = SimpleNamespace(
             config=SimpleNamespace(faults=faults),
@@ -29,12 +31,14 @@ class FakeTestbed:
             lose=self.loss.__setitem__,
             controller_at={},
             restore_links=lambda: None,
+            await_tunnel_limits=lambda _: None,
         )
         testbed.controller = SimpleNamespace(kill=lambda: self.controllers.append("killed"))
         self.injector = FaultInjector(testbed, self.record)
 
     def record(self, event: str, *, fault: int, **fields: Any) -> None:
         self.events.append((event, fault, fields.get("cables")))
+        self.hit += [fields["collective"]] if "collective" in fields else []
 
     def run_program(self, command: list[str], text: str = "") -> None:
         for interface, state in re.findall(r"^link set dev (\S+) (up|down)$", text, re.MULTILINE):
@@ -46,8 +50,18 @@ class FakeTestbed:
         """Take the injector through one attempt at a collective; return whether anything changed before it."""
         changed = self.injector.before(collective)
         self.injector.during(collective, 0)
-        self.injector.after()
+        self.injector.after(0)
         return changed
+
+    def collective(self, number: int, lasts_ns: int) -> tuple[set[str], bool]:
+        """Take the injector through a collective of that length; return which interfaces are down at its end, and
+        whether it was struck."""
+        self.injector.before(number)
+        begun_ns = time.monotonic_ns()
+        self.injector.during(number, begun_ns)
+        time.sleep(max(0, begun_ns + lasts_ns - time.monotonic_ns()) / 1e9)
+        struck = self.injector.after(begun_ns + lasts_ns)
+        return set(self.down), struck
 
 
 def ends(a: str, b: str) -> set[str]:
@@ -112,5 +126,32 @@ def test_a_killed_controller_stays_dead_for_the_duration_of_the_fault(
     for collective in range(4):
         fake.injector.before(collective)
         found.append(fake.injector.holds_controller())
-        fake.injector.after()
+        fake.injector.after(0)
     assert found == held and fake.controllers == ["killed"]
+
+
+def test_a_fault_that_lasts_for_a_time_ends_within_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lasts for 500 ms of collectives of 200 ms: the pauses between them do not count."""
+    fault = Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts_s=0.5)
+    fake, seen = FakeTestbed(monkeypatch, fault), []
+    for number in range(5):
+        down, struck = fake.collective(number, 200_000_000)
+        seen.append((bool(down), struck))
+        time.sleep(0.3)
+    assert seen == [(False, False), (True, False), (True, False), (False, True), (False, False)]
+    assert [(event, index) for event, index, _ in fake.events] == [("injected", 0), ("over", 0)]
+    assert fake.hit == [4]  # the first one that it does not hit any more
+
+
+def test_a_fault_may_begin_and_end_within_one_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = Fault(collective=1, after_s=0.1, kind="link down", target="s0b0-s1b0", lasts_s=0.1)
+    fake = FakeTestbed(monkeypatch, fault)
+    assert [fake.collective(number, 400_000_000) for number in range(3)] == [
+        (set(), False), (set(), True), (set(), False)
+    ]  # fmt: skip
+    assert [event for event, *_ in fake.events] == ["injected", "over"] and fake.hit == [2]
+    late = FakeTestbed(monkeypatch, fault)  # its collective ends before it does, and 50 ms are left
+    assert [bool(late.collective(number, ns)[0]) for number, ns in ((1, 150_000_000), (2, 200_000_000))] == [
+        True,
+        False,
+    ]

@@ -8,10 +8,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from analysis.figures.faults_in_force import of_point
+from analysis.figures.run_points import configurations_of
+from analysis.results.reader import open_run
 from analysis.statistics.fault_costs import FaultCost, FaultResult, attempts_sentence, cost_words, faults_by_point
-from analysis.statistics.fault_outcomes import fault_outcomes
+from analysis.statistics.fault_outcomes import as_before, fault_outcomes
 from scenarios.engines.base import FaultOutcome
-from scenarios.engines.model import Model
+from scenarios.engines.model import Model, with_counted_faults
 from scenarios.experiment import fault_results
 from scenarios.experiment.fault_results import as_record, heading, predicted_faults, with_errors
 from scenarios.experiment.run_files import RunFiles
@@ -164,7 +167,8 @@ def test_a_run_of_the_model_tells_what_faults_cost_in_the_table_the_report_and_t
     first = lines.index("  fault 2, agent 1 slow 10x in collective 12")
     shown = lines[first + 1]
     assert shown.startswith("    base: predicted cost ") and lines[first + 2].startswith("    joint: predicted cost ")
-    assert float(shown.split()[-2]) == pytest.approx(cost_s, rel=1e-3) and shown.endswith(" s")
+    told = re.fullmatch(r"    base: predicted cost ([0-9.]+) s; not as before within the run", shown)
+    assert float(told[1]) == pytest.approx(cost_s, rel=1e-3)
     table = pd.read_csv(tmp_path / "out" / "summary.csv").set_index("mode")
     assert table["fault.2.cost_s"]["base"] == pytest.approx(cost_s, rel=1e-9)
 
@@ -339,3 +343,89 @@ def test_the_cost_to_a_job_may_be_off_as_far_as_its_own_predictions():
     link = (Fault(collective=3, kind="link down", lasts=2),)
     (found,) = with_errors([having(at_collective=3, jobs=jobs)], link, rows, times_s)
     assert found.jobs[0]["error_s"] == pytest.approx(2e-4) and found.error_s == pytest.approx(2e-4)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "following", "found"),
+    [
+        ({2: 0.0, 3: 0.0, 4: 0.0}, None, 2),
+        ({2: 0.5, 3: 0.0, 4: 0.0}, None, 3),
+        ({2: 0.5, 3: 0.0, 4: -0.5, 5: 0.009}, None, 5),
+        ({2: 0.5, 3: 0.0, 4: 0.02}, None, -1),
+        ({2: 0.5, 3: 0.3, 4: 0.0}, 4, -2),
+        ({2: 0.5, 3: 0.0, 4: 0.5}, 4, 3),
+        ({1: 0.5}, None, None),
+    ],
+)
+def test_times_are_as_before_from_a_collective_on(late_s, following, found):
+    """Of collectives that take 1 s without a fault, which begins in collective 2: within 10 ms is as before."""
+    assert as_before(late_s, dict.fromkeys(range(9), 1.0), 2, following) == found
+
+
+def test_a_cost_of_both_signs_tells_what_was_lost_and_what_was_gained():
+    costs = [{"collective": k, "cost_s": c, "lasting_cost_s": c} for k, c in ((4, 0.06), (5, 0.037), (6, -0.053))]
+    one = having(cost_s=0.044, gained_s=0.053, costs=costs, at_collective=4, as_before=7, recovered_s=0.0)
+    parts = "97 ms lost (60 ms in collective 4, 37 ms in collective 5), 53 ms gained in collective 6"
+    assert one.words.endswith(f", cost 44 ms: {parts}; as before from collective 7 on")
+    predicted = having(outcome="predicted", **{k: one.__dict__[k] for k in ("cost_s", "gained_s", "costs")})
+    assert predicted.words.endswith(f": predicted cost 44 ms: {parts}")
+    seeds = FaultCost(results=(one, having(cost_s=0.01, gained_s=0.0, as_before=-1)))
+    assert "53.5 ms lost in some collectives, 26.5 ms gained in others" in seeds.words
+    assert seeds.words.endswith("; as before from collective 7 on, not as before within the run with 1 seed")
+    only_slower = having(cost_s=0.044, gained_s=1e-6, error_s=1e-5, as_before=-2)
+    assert only_slower.words.endswith(", cost 44 ms; not as before when the next fault begins")
+    assert having(cost_s=1e-3, gained_s=0.0, as_before=1204).words.endswith(", cost 1 ms")
+
+
+def test_a_predicted_fault_tells_gains_and_when_times_are_as_before(tmp_path):
+    """The same run without the fault tells which collectives are slower, and which are faster."""
+    (tmp_path / "struck.toml").write_text(RUN + LINK)
+    found = answer(tmp_path / "out", "struck.toml", "--engine", "model")
+    for one, point in zip(found["fault_costs"], found["points"], strict=True):
+        later_s = times_s(RUN + LINK, one["mode"]) - times_s(RUN, one["mode"])
+        assert one["mean_lost_s"] == pytest.approx(later_s[4:7][later_s[4:7] > 0].sum(), abs=1e-12)
+        assert one["mean_gained_s"] == pytest.approx(-later_s[4:7][later_s[4:7] < 0].sum(), abs=1e-12)
+        (off,) = np.nonzero(np.abs(later_s) > 0.01 * times_s(RUN, one["mode"]))
+        assert off.size == 0 or off[0] >= 4
+        assert point["faults"][0]["as_before"] == one["as_before"][0] == (off[-1] + 1 if off.size else 4)
+
+
+@pytest.mark.parametrize("mode", ["base", "joint"])
+def test_a_time_is_as_many_collectives_as_begin_within_it(mode):
+    """In the model; counted one by one, with the times of a run in which the fault stays."""
+    timed, for_good = (STAYS + line for line in ('for = "400 ms"\n', ""))
+    passed_s, hit = 0.0, 0
+    for time_s in times_s(RUN + for_good, mode)[12:]:
+        if passed_s >= 0.4:
+            break
+        passed_s, hit = passed_s + time_s, hit + 1
+    assert 1 < hit < 20
+    counted = times_s(RUN + STAYS + f'for = "{hit} collectives"\n', mode)
+    assert times_s(RUN + timed, mode).tolist() == counted.tolist()
+    (config,) = scenario_of(RUN + timed).configurations()
+    (fault,) = predicted_faults(config, mode, counted)
+    assert fault.until == 12 + hit and fault.cost_s == pytest.approx((counted - times_s(RUN, mode))[12:].sum())
+
+
+def test_times_of_faults_that_overlap_are_counted_together():
+    """Both are in force at once, so that each is over after the same time as alone in a run with both."""
+    other = '[[fault]]\nat = "collective 14"\nwhat = "link s0b0-s1b0 down"\nfor = "300 ms"\n'
+    (config,) = scenario_of(RUN + STAYS + 'for = "400 ms"\n' + other).configurations()
+    slow, link = with_counted_faults(config, "base").faults
+    ended = [STAYS + f'for = "{slow.lasts} collectives"\n', other.replace("300 ms", f"{link.lasts} collectives")]
+    struck_s = times_s(RUN + "".join(ended), "base")
+    for fault, lasts_s in ((slow, 0.4), (link, 0.3)):
+        passed_s = np.cumsum(struck_s[fault.collective :])
+        assert passed_s[fault.lasts - 2] < lasts_s <= passed_s[fault.lasts - 1]
+
+
+def test_the_answer_tells_that_the_model_has_a_fault_to_the_end_of_a_collective(tmp_path):
+    (tmp_path / "struck.toml").write_text(RUN + STAYS + 'for = "400 ms"\n')
+    found = answer(tmp_path / "out", "struck.toml", "--engine", "model", report=True)
+    assert "The timing model has agent 1 slow 10x to the end of the collective within which it ends." in found["answer"]
+    stored = open_run(tmp_path / "out").faults
+    (configuration,) = configurations_of(open_run(tmp_path / "out"))
+    for row in stored.itertuples():
+        (fault,) = of_point(open_run(tmp_path / "out"), configuration, "model", row.mode)
+        assert fault.end == row.until and "for 400 ms" in configuration.label
+    assert "for 400 ms" in (tmp_path / "out/figures/struck-over-time.svg").read_text()

@@ -59,6 +59,14 @@ def test_a_declared_fault_survives_reading_and_writing(
     assert load(dict(fault.written())) == (fault,)
 
 
+@given(st.integers(0, 19), st.none() | st.integers(1, 10**9), st.integers(1, 10**12))
+def test_a_fault_at_a_collective_may_last_for_a_time(number: int, after_ns: int | None, lasts_ns: int) -> None:
+    at = f"collective {number}" if after_ns is None else f"{after_ns} ns into collective {number}"
+    (fault,) = load({"at": at, "what": "link s0b0-s1b0 down", "for": f"{lasts_ns} ns"})
+    assert (fault.lasts, fault.lasts_ns, fault.is_throughout) == (None, lasts_ns, False)
+    assert load(dict(fault.written())) == (fault,) and " for " in fault.words
+
+
 @given(st.integers(0, 10**12), kinds, st.none() | st.integers(1, 10**12))
 def test_a_fault_of_a_program_survives_reading_and_writing(at_ns: int, what: str, lasts_ns: int | None) -> None:
     table = {"at": f"{at_ns} ns", "what": what} | ({} if lasts_ns is None else {"for": f"{lasts_ns} ns"})
@@ -83,6 +91,13 @@ def test_a_fault_of_a_program_survives_reading_and_writing(at_ns: int, what: str
         ({"evry": "20 ms"}, "evry", "unknown key of a fault, allowed: at, what, for"),
         ({"at": "collective 100000"}, "at", "collective 100,000 is not run; allowed: 0 to 99,999"),
         ({"what": "link s0b0-s1b0 sideways"}, "what", "is not understood"),
+        ({"what": "link s0b0-s1b0 fails"}, "what", '"agent R slow 10x" (did you mean link s0b0-s1b0 down?)'),
+        ({"what": "link s0b0>s1b0 down"}, "what", "(did you mean link s0b0-s1b0 down?)"),
+        ({"what": "Link s0b0:s1b0 lost 5 %"}, "what", "(did you mean link s0b0-s1b0 loss 1 %?)"),
+        ({"what": "agent 3 kill"}, "what", "(did you mean agent 3 killed?)"),
+        ({"what": "controller killd"}, "what", "(did you mean controller killed?)"),
+        ({"what": "link s0b9-s1b0 down"}, "what", "s0b9-s1b0 is not a link; allowed: a cable of the fabric (did you"),
+        ({"what": "switch s0p9 down"}, "what", "s0p9 is not a switch; allowed: s0l0, s0l1, s0p0"),
         ({"what": "link s0b0-s1b7 down"}, "what", "is not a link; allowed: a cable of the fabric (did you mean"),
         ({"what": "switch s9b9 down"}, "what", "s9b9 is not a switch; allowed: s0l0"),
         ({"what": "agent 8 slow 2x"}, "what", "there is no agent 8; allowed: 0 to 7"),
@@ -90,7 +105,11 @@ def test_a_fault_of_a_program_survives_reading_and_writing(at_ns: int, what: str
         ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),
         ({"since": 1}, "since", "unknown key of a fault"),
         ({"at": "20 ms"}, "for", '"3 collectives" does not fit a fault at a time; allowed: a time, such as "30 ms"'),
-        ({"for": "30 ms"}, "for", '"30 ms" does not fit a fault at a collective; allowed: a number of them'),
+        (
+            {"what": "controller killed", "for": "30 ms"},
+            "for",
+            '"30 ms" is no time after which a controller is started again, which happens between collectives; ',
+        ),
         (
             {"at": "20 ms", "for": "5 ms"},
             "at",
@@ -420,3 +439,84 @@ def test_packets_of_collectives_are_captured_also_around_a_failed_link_and_take_
     bytes_on = {link: sum(sizes) for link, sizes in sent.items()}
     assert bytes_on["s0b0>s1b0"] == pytest.approx(3 * whole, rel=0.02)
     assert sum(bytes_on.values()) == pytest.approx(5 * whole, rel=0.02)
+
+
+TIMED = """
+name = "timed"
+[conditions]
+wan_delay = "1 ms"
+wan_rate = "40 Gbit/s"
+intra_rate = "100 Gbit/s"
+[collective]
+kind = "sendrecv"
+size = "100 MB"
+pieces = 1
+count = 6
+emulated = 6
+[run]
+modes = ["base"]
+[[fault]]
+at = "collective 1"
+what = "agent 0 slow 10x"
+for = "30 ms"
+[[fault]]
+at = "4 ms into collective 3"
+what = "agent 0 slow 10x"
+for = "20 ms"
+"""
+
+
+def test_a_slow_agent_is_slow_for_as_long_as_it_is_said_to_be(tmp_path: Path) -> None:
+    """100 MB at 40 Gbit/s over the WAN take 20 ms. Rank 0 sends within its site: 37.5 MB in the 30 ms at 10 Gbit/s, and
+    the rest at 100 Gbit/s in 5 ms. Later it sends 50 MB in 4 ms, 25 MB in 20 ms, and the rest in 2 ms."""
+    (tmp_path / "timed.toml").write_text(TIMED)
+    told = answer(tmp_path / "out", "timed.toml", "--engine", "emulation")
+    run = open_run(tmp_path / "out")
+    took_ms = run.collectives.sort_values("collective").completion_s.to_numpy() * 1e3
+    assert took_ms == pytest.approx([21, 35, 21, 26, 21, 21], abs=0.02)
+    assert run.collectives.sort_values("collective").undisturbed.to_list() == [True, False, True, False, True, True]
+    assert run.faults.until.to_list() == [2, 4] and run.faults.cost_s.to_list() == pytest.approx(
+        [0.014, 0.005], rel=1e-2
+    )
+    assert run.faults.lasting_cost_s.to_list() == [0, 0] and run.faults.as_before.to_list() == [2, 4]
+    assert told["points"][0]["mean_without_faults_s"] == pytest.approx(0.021, rel=1e-3)
+
+
+LINK_TIMED = """
+name = "timed"
+[conditions]
+wan_delay = "1 ms"
+[collective]
+chunk = "8 MB"
+count = 9
+emulated = 9
+[run]
+modes = ["base", "ccl", "joint", "seldom"]
+[[policy]]
+name = "seldom"
+reroute = "every 5"
+[[fault]]
+at = "1 ms into collective 1"
+what = "link s0b0-s1b0 down"
+for = "3 ms"
+[[fault]]
+at = "2 ms into collective 3"
+what = "link s0b1-s1b0 down"
+for = "60 ms"
+[[fault]]
+at = "collective 7"
+what = "switch s0b0 down"
+for = "12 ms"
+"""
+
+
+def test_links_are_up_again_while_collectives_run(tmp_path: Path) -> None:
+    """In every mode plan and testbed agree, or the point would fail, and the faults end, the shortest in its own
+    collective."""
+    (tmp_path / "timed.toml").write_text(LINK_TIMED)
+    told = answer(tmp_path / "out", "timed.toml", "--engine", "emulation")
+    run = open_run(tmp_path / "out")
+    assert len(run.collectives) == 36 and told["fidelity"]["median_ratio"] == pytest.approx(1, abs=0.002)
+    assert set(run.faults.outcome) <= {"recovered", "masked"} and len(run.faults) == 12
+    until = run.faults.groupby("number").until
+    assert set(until.get_group(1)) == {2} and until.get_group(2).between(4, 8).all() and until.get_group(3).gt(7).all()

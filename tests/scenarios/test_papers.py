@@ -64,6 +64,8 @@ def test_the_list_has_every_paper_with_its_reference() -> None:
     "arguments,sentence",
     [
         (["dilocco"], 'run.py papers: unknown paper "dilocco"; allowed: '),
+        (["diloco", "Atlass"], 'run.py papers: unknown paper "Atlass"; allowed: '),
+        (["diloco", "atlas", "--figure", "x"], "run.py papers: --figure: 2 papers are named; allowed: with one"),
         (["--figure", "x"], "run.py papers: --figure: no paper is named; allowed: with the name of a paper"),
         (
             ["uno", "--engine", "model", "--figure", "x"],
@@ -75,6 +77,13 @@ def test_the_list_has_every_paper_with_its_reference() -> None:
 def test_wrong_options_are_told_in_a_sentence(arguments: list[str], sentence: str) -> None:
     ended = papers(*arguments)
     assert ended.returncode == 2 and ended.stderr.startswith(sentence) and ended.stderr.count("\n") == 1
+
+
+def test_several_papers_are_repeated_one_after_the_other() -> None:
+    assert papers("long_haul").stderr.endswith("(did you mean long-haul?)\n")
+    options = ("--engine", "model", "--json")
+    both = json.loads(papers("diloco", "placement", "diloco", *options).stdout)
+    assert both == [json.loads(papers(name, *options).stdout) for name in ("diloco", "placement")]
 
 
 def test_diloco_is_beside_the_papers_table(tmp_path: Path) -> None:

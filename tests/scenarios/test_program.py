@@ -196,7 +196,12 @@ def test_link_rates_change_over_time_and_a_capture_matches_the_port_counters(tmp
     rates = {"conditions.wan_rate": "10-100 Gbit/s", "conditions.intra_rate": "200 Gbit/s"}
     keys = {"program.ranks": [1, 4], "conditions.every": "2 ms", **rates}
     options = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    found, _ = program(tmp_path, f"{PYTHON} mine.py", *options, "--capture", "s1b0>s0b0")
+    found, said = program(tmp_path, f"{PYTHON} mine.py", *options, "--capture", "s1b0>s0b0")
+    assert [rank["computed_s"] for rank in found["ranks"]] == pytest.approx([0.005, 0.005])
+    (part,) = re.findall(
+        r"computing \(longhaul.compute\) takes ([0-9.]+) % of rank [01]'s [0-9.]+ s; the rest is", said
+    )
+    assert float(part) == pytest.approx(100 * 0.005 / max(rank["end_s"] for rank in found["ranks"]), abs=1)
     computed = [float((tmp_path / f"run/output/{rank}.stdout").read_text()) for rank in (0, 1)]
     assert computed == pytest.approx([0.005] * 2, abs=2e-4)  # plus the start of a process
     # The data begins to flow at 6 ms, in the 4th row of conditions, and ends when the integral of the rate is its size.
@@ -785,6 +790,9 @@ def test_several_modes_and_rates_are_compared_by_the_steps_that_the_program_tell
     command = ("--modes", "base,wan", "--exec", f"{PYTHON} mine.py", "--rank-output", "all")
     out, err = ended(*sets, *command, "--out", "run", cwd=tmp_path)
     assert "take no virtual time" not in err  # as the program computes by longhaul.compute
+    parts = re.findall(r"([0-9.]+) % of rank 0's 0.87[0-9] s at wan rate", out)
+    assert len(parts) == 4 and all(99 < float(part) <= 100 for part in parts)  # 875 ms, and Python's start
+    assert "Computing (longhaul.compute) takes " in out and ", more than half everywhere; the rest is communi" in out
     assert out.count("[rank 0] longhaul: step 0.250000000\n") == out.count("[rank 1] rank 1\n") == 4
     table = out.partition("step, s")[2].splitlines()[1:5]
     assert [line.split()[1:3] for line in table] == [["0.250000", "3"]] * 4

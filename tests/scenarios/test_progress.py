@@ -14,12 +14,14 @@ from rich.console import Console
 from analysis.figures import __main__ as drawing
 from analysis.model import compiled
 from analysis.results.rows import Rows
+from analysis.statistics.contests import without_common
 from analysis.statistics.intervals import gain, series_of, summarise
 from scenarios.engines.base import Activity, Retrying, Slice
 from scenarios.engines.model import Model
 from scenarios.experiment import progress
 from scenarios.experiment.progress import Progress
 from tests.fakes.commands import scenario
+from tests.fakes.runs import ended
 from topologies import heartbeat
 
 
@@ -206,3 +208,38 @@ def test_a_terminal_shows_a_long_activity_in_one_line_and_erases_it(monkeypatch)
     first, *later, last = re.findall(r"\r(.*?)\x1b\[K", printed.decode())
     assert re.fullmatch(r"a{10}, \d s so far", first) and "b" * 39 in later and last == ""
     assert max(map(len, later)) == 39 and b"\n" not in printed
+
+
+@pytest.mark.parametrize(
+    ("labels", "common", "own"),
+    [
+        (["8 GPUs, 10 us", "8 GPUs, 5 ms"], "", ["8 GPUs, 10 us", "8 GPUs, 5 ms"]),
+        ([f"{'a' * 91}, 10 us", f"{'a' * 91}, 5 ms"], "a" * 91, ["10 us", "5 ms"]),
+        ([f"{'a' * 91}, 10 us", "a" * 91], "a" * 91, ["10 us", "nothing else"]),
+        ([f"{'a' * 91}, 10 us"], f"{'a' * 91}, 10 us", [""]),
+        ([], "", []),
+    ],
+)
+def test_what_all_settings_share_is_told_once_if_it_is_long(labels, common, own):
+    assert without_common(labels) == (common, own)
+
+
+def test_lines_and_rows_have_what_differs_below_a_heading_with_the_rest(tmp_path):
+    fault = 'fault=[{at="collective 3",what="link s0b0-s1b0 down",for="2 collectives"}]'
+    options = ("--engine", "model", "--collectives", "8", "--modes", "base,joint", "--no-report", "--set", fault)
+    said, shown = ended(*options, "--wan-delay", "10 us,5 ms", "--out", tmp_path / "out", cwd=tmp_path)
+    common = (
+        "8 GPUs, 8 MB blocks, 64 MB buffer, link s0b0-s1b0 down at collective 3 for 2 collectives, ring slowest edge"
+    )
+    assert sorted(common.split(", ")) == sorted(
+        next(line for line in said.splitlines() if line.startswith("all rows: ")).removeprefix("all rows: ").split(", ")
+    )
+    rows = [re.split(r"  +", line) for line in said.splitlines() if line.startswith("model  ")]
+    assert [row[:3] for row in rows] == [["model", at, mode] for at in ("10 us", "5 ms") for mode in ("base", "joint")]
+    lines = shown.splitlines()
+    assert lines[0].startswith("all points: 8 GPUs, ") and sum("link s0b0-s1b0 down" in line for line in lines) == 1
+    assert "[1/4] model, 10 us, base: 8 of 8, mean " in shown
+    said, _ = ended(*options, "--out", tmp_path / "one", cwd=tmp_path)
+    assert [line.split()[:2] for line in said.splitlines() if line.startswith("model  ")] == [
+        ["model", "base"], ["model", "joint"]
+    ]  # fmt: skip

@@ -49,7 +49,7 @@ class Scripted:
         record = CollectiveRecord(
             collective=number, placement=(), path=(), reembedded=False, rerouted=False, reconfigure_ns=None,
             reconfigure_messages=None, start_ns=(), sent_ns=(), arrived_ns=(), drops=0, late=False,
-            faults=in_force, undisturbed=undisturbed(),
+            faults=in_force, undisturbed=undisturbed(0),
         )  # fmt: skip
         return MeasuredOutcome(number, decide(), record, readings(np.empty((0, 4), np.int64)), lambda: np.empty((0, 0)))
 

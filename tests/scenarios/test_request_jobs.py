@@ -130,7 +130,9 @@ def test_a_rule_of_one_s_own_decides_and_what_it_does_wrong_is_told(tmp_path):
     config = setting(own | {"rule": f"{tmp_path / 'rules.py'}:long_ones"})
     sizes = [one.size for one in config.workload.schedule.transfers if one.after]
     assert sorted(sizes) == sorted(20_000 * one.input_tokens for one in drawn(config) if one.input_tokens > 400)
-    with pytest.raises(ScenarioError, match=r'job\[1\]: chat: rule: "rules.py:wrong" returned "remote"; allowed: True for'):
+    with pytest.raises(
+        ScenarioError, match=r'job\[1\]: chat: rule: "rules.py:wrong" returned "remote"; allowed: True for'
+    ):
         setting(own | {"rule": f"{tmp_path / 'rules.py'}:wrong"})
     path = tmp_path / "relative.toml"
     path.write_text(resolved(config).replace(f"{tmp_path}/", ""))

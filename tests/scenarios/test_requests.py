@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from analysis.model.serving import RULES, Serving, poisson, prefill, served
 from scenarios.spec.request_trace import read
@@ -180,6 +183,7 @@ def test_measured_times_that_are_not_the_predicted_ones_are_told() -> None:
         measured=3,
         error_median=0.0,
         error_most=-0.04,
+        draws_s=(1.0,),
     )
     (told,) = _warnings([line, replace(line, error_most=1.5), replace(line, error_most=None)])
     assert told.startswith("WARNING: remote at 10 Gbit/s: measured times to first token are up to +150 % from")
@@ -216,7 +220,16 @@ def test_first_tokens_are_those_of_caches_that_crossed_the_testbed_s_wan(wan_bps
 
 def test_sentences_tell_from_which_rate_on_a_rule_is_ahead() -> None:
     """At 2 and 5 Gbit/s the WAN carries less than the caches of all requests, and at 25 all are soon there."""
-    options = ("--rules", "local,remote", "-n", "5000", "--wan-rates", "2 Gbit/s,5 Gbit/s,25 Gbit/s,100 Gbit/s")
+    options = (
+        "--rules",
+        "local,remote",
+        "-n",
+        "5000",
+        "--draws",
+        "1",
+        "--wan-rates",
+        "2 Gbit/s,5 Gbit/s,25 Gbit/s,100 Gbit/s",
+    )
     lines = json.loads(requests(*options, "--json").stdout)
     ahead = [
         remote["wan_bps"] / 1e9
@@ -229,3 +242,29 @@ def test_sentences_tell_from_which_rate_on_a_rule_is_ahead() -> None:
     turned = requests(*options, "--rules", "remote,local").stdout
     assert "local is ahead of remote at 2, 5 Gbit/s only." in turned
     assert "ahead of" not in requests("--rules", "local,remote").stdout  # at one rate
+
+
+def test_percentiles_of_several_draws_have_intervals_and_those_of_one_say_so(tmp_path: Path) -> None:
+    """The draws are those of as many seeds, run one by one; Student's interval of their gains is close to the told
+    one, which also allows for skewness."""
+    options = ("--rules", "local,selective", "-n", "2000", "--wan-rates", "10 Gbit/s")
+    found = json.loads(requests(*options, "--json", "--draws", "6").stdout)
+    alone = [
+        json.loads(requests(*options, "--json", "--draws", "1", "--seed", str(seed)).stdout) for seed in range(1, 7)
+    ]
+    for at, line in enumerate(found):
+        assert line["draws_s"] == [one[at]["p99_s"] for one in alone] and line["p99_s"] == line["draws_s"][0]
+    gains = 1 - np.array(found[1]["draws_s"]) / np.array(found[0]["draws_s"])
+    said = requests(*options, "--draws", "6").stdout
+    told = re.search(r"over 6 draws of requests ([0-9.]+) % below it .95 % interval ([0-9.]+) to ([0-9.]+) %.", said)
+    assert told is not None, said
+    mean, low, high = map(float, told.groups())
+    assert mean == pytest.approx(100 * gains.mean(), abs=0.051)
+    students = stats.t.interval(0.95, 5, loc=gains.mean(), scale=stats.sem(gains))
+    assert (low, high) == pytest.approx([100 * end for end in students], abs=0.5 * (high - low))
+    assert "without intervals" not in said
+    (tmp_path / "trace.csv").write_text("time,input,output\n0,100,5\n1,900,6\n2,400,7\n")
+    assert (
+        "percentiles of one sample of 3 requests, without intervals"
+        in requests("--rules", "local,selective", "--trace", str(tmp_path / "trace.csv")).stdout
+    )

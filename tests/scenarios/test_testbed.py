@@ -82,7 +82,7 @@ def test_without_a_controller_the_ring_is_still_chosen_and_paths_are_the_default
     up.controller = SimpleNamespace(alive=lambda: False)
     point = PointRun(up, MODES["joint"])
     decide = partial(point.player.decide, 0)
-    record = point.collective(0, decide, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda: False).record
+    record = point.collective(0, decide, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda _: False).record
     assert (record.reembedded, record.rerouted, record.reconfigure_messages) == (True, False, 0)
     assert (record.faults, record.undisturbed) == ((0, 2), False)
     assert {path for path in record.path if path >= 0} <= {up.fabric.paths_between[a, 1 - a][0].index for a in (0, 1)}

@@ -228,7 +228,12 @@ def test_collectives_beyond_the_end_of_a_trace_are_refused(tmp_path: Path) -> No
         ("1,g0>g1,fast", "t.csv:16: .*fast"),
         ("1,g0>g1,0", "t.csv:16: the rate of g0>g1 is 0; allowed: above 0, or 0 for links such as s0b0>s1b0"),
         ('1,"g0>g1,7', "cannot be read as a trace"),
-        ("1,g0>g9,7\n" * 1234, "and 1,214 more mistakes"),
+        ("1,g0>g9,7\n" * 1234, "and 1,214 more mistakes$"),
+        (
+            "1,Berlin>Hamburg,7",
+            "t.csv:16: the fabric has no link 'Berlin>Hamburg'; .*topologies.conditions.convert makes",
+        ),
+        ("1,Berlin>Hamburg,7\n" * 559, "and 539 more mistakes; python -m topologies.conditions.convert makes a trace"),
     ],
 )
 def test_invalid_trace_rows_are_refused_with_their_lines(tmp_path: Path, rows: str, named: str) -> None:

@@ -307,6 +307,8 @@ def test_round_trips_that_are_missing_are_named_with_the_delay_that_their_links_
         (with_header(HEADER), ["--link", "s0:s1"], "allowed: once for each file of iperf3, of which there are 0"),
         (with_header(HEADER), ["--unit", "ms"], '--unit "ms" is not a unit of rates'),
         (with_header(HEADER), ["--site", "Bern"], '--site "Bern" assigns no node'),
+        (with_header(HEADER), ["--site", "Bern=New-York"], "or NAME=ROUTER for a router of the WAN, whose names are"),
+        (with_header(HEADER), ["--site", "Bern=SaltLakeCity"], '"Bern=SaltLakeCity" assigns no node; allowed: NAME=s0'),
         (with_header(HEADER), ["--site", "Zürich=s4"], "assigns Zürich a second time"),
         (with_header(HEADER), ["--rtt"], "--rtt is for delays"),
         (with_header(HEADER), ["--out", "a"], '--out "a" exists; allowed: a new file'),
@@ -502,3 +504,15 @@ def test_a_converted_trace_and_the_sample_are_conditions_of_a_scenario(tmp_path:
     assert sample.read_text().startswith("# A synthetic trace")
     values |= {"conditions.trace": str(sample), "fabric.border_routers": 2, "conditions.trace_repeat": True}
     assert len(run(scenario("paper", values | {"collective.count": 100}), engine="model")) == 100
+
+
+def test_a_site_may_be_a_border_router_or_a_router_of_the_wan(tmp_path: Path) -> None:
+    text = (
+        "time,source,destination,gbps\n0,Berlin,Palo Alto,4\n0,Palo Alto,Berlin,5\n0,Berlin,Bern,6\n0,Bern,Berlin,7\n"
+    )
+    sites = ("--site", "Berlin=s0b1", "--site", "Palo Alto=PaloAlto", "--site", "Bern=R3")
+    assert converted(tmp_path, {"a.csv": text}, *sites, "--out", str(tmp_path / "trace.csv")) == 0
+    links = [line.split(",")[1:] for line in (tmp_path / "trace.csv").read_text().splitlines()[1:]]
+    assert sorted(links) == [
+        ["PaloAlto>s0b1", "5 Gbit/s"], ["R3>s0b1", "7 Gbit/s"], ["s0b1>PaloAlto", "4 Gbit/s"], ["s0b1>R3", "6 Gbit/s"]
+    ]  # fmt: skip

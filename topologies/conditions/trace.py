@@ -50,6 +50,9 @@ _COLUMNS = {  # names that other programs write, in lower case
 }
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
+_NODE = r"(?:s\d+[blpn]\d+|[gR]\d+)"
+_OF_NODES = re.compile(rf"{_NODE}(?:->|[>:-]){_NODE}(?:#\d+)?", re.ASCII)
+_CONVERTER = "; python -m topologies.conditions.convert makes a trace of measurements between sites (--site NAME=s0)"
 _MAX_LISTED = 20  # mistakes that are listed: if the file is no trace at all, every line is a mistake
 GAP = 1.5
 """A step between a link's rows is a gap if it is longer than so many times the median one."""
@@ -272,7 +275,7 @@ def _read(
     except (ValueError, csv.Error) as error:
         mistakes.append(f"{path}: cannot be read as a trace: {error}")
     if more_mistakes:
-        mistakes.append(f"{path}: and {more_mistakes:,} more mistakes")
+        mistakes.append(f"{path}: and {more_mistakes:,} more mistakes{_CONVERTER if rows.names_sites else ''}")
     optional = () if any(rows.rates_bps[name] for name in within_sites) else within_sites
     unset = [name for name, taken in rows.rates_bps.items() if 0 not in taken and name not in optional]
     if unset and not mistakes:
@@ -308,6 +311,7 @@ class _Rows:
         self._delimiter, self._columns = ",", [0, 1, 2]
         self._header: list[str] = []
         self._clock = Clock()
+        self.names_sites = False  # whether a row has a link whose ends are no names of a fabric's own nodes
         self._count = self._rounded = self._commas = self._unused = self._bare = 0
 
     def records(self, file: TextIO) -> Iterator[tuple[int, list[str]]]:
@@ -335,7 +339,9 @@ class _Rows:
                 self._columns = [place[0] for place in places]
                 return
         first = head.rstrip("\n")[:200]
-        raise ValueError(f"its first line is {first!r}; allowed: the columns time, link and rate, as 'time,link,rate'")
+        raise ValueError(
+            f"its first line is {first!r}; allowed: the columns time, link and rate, as 'time,link,rate'{_CONVERTER}"
+        )
 
     def add(self, fields: list[str]) -> None:
         """Add a row; raises ValueError for a malformed one."""
@@ -355,7 +361,9 @@ class _Rows:
             return
         if not self.rates_bps.keys() >= {*named}:
             known = list_first(list(self.rates_bps), 3)
-            raise ValueError(f"the fabric has no link {link!r}; its links are {known}")
+            hint = "" if self.names_sites or _OF_NODES.fullmatch(link) else _CONVERTER
+            self.names_sites = self.names_sites or bool(hint)
+            raise ValueError(f"the fabric has no link {link!r}; its links are {known}{hint}")
         if twice := [one for one in named if time_ns in self.rates_bps[one]]:
             raise ValueError(f"link {twice[0]} has two rates at time {time}, to the nanosecond; allowed: one")
         rate_bps, is_rounded = _rate_bps(rate if self._delimiter == "," else self._with_point(rate))

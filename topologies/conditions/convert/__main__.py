@@ -47,7 +47,11 @@ def _parser() -> CommandParser:
     parser.add_argument("--as", dest="kind", choices=KINDS, default="rates", help="what was measured (default: rates)")
     parser.add_argument("--unit", help=f"the unit of values that name none: {UNIT_NAMES}")
     parser.add_argument(
-        "--site", action="append", default=[], metavar="NAME=s0", help="a site's node; s0 is its border router s0b0"
+        "--site",
+        action="append",
+        default=[],
+        metavar="NAME=s0",
+        help="a site's node: s0 is border router s0b0, or any router",
     )
     parser.add_argument(
         "--link", action="append", default=[], metavar="LINK", help="iperf3: the measured link, once for each file"

@@ -7,9 +7,13 @@ from topologies.conditions.convert.readings import ConvertError, Reading
 from topologies.errors import did_you_mean, format_value, list_first
 
 _SITE = re.compile(r"s\d{1,4}", re.ASCII)
-_NODE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
+_NODE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}", re.ASCII)
 _OF_SITE = re.compile(r"(s\d{1,4})[blpn]\d", re.ASCII)
 _GPU = re.compile(r"g\d{1,6}", re.ASCII)
+_ALLOWED = (
+    "NAME=s0 for the first border router of a site, NAME=s0b1 for another one, or NAME=ROUTER for a router of the WAN, "
+    "whose names are a letter and up to 8 letters, digits and _"
+)
 _OF_FABRIC = re.compile(r"s\d{1,4}[blpn]\d{1,4}|g\d{1,6}|R\d{1,4}", re.ASCII)
 
 
@@ -19,7 +23,7 @@ def site_map(assignments: Iterable[str]) -> dict[str, str]:
     for text in assignments:
         name, equals, node = (part.strip() for part in text.rpartition("="))
         if not (name and equals and _NODE.fullmatch(node)):
-            raise ConvertError(f"--site {format_value(text)} assigns no node; allowed: NAME=s0, or NAME=s0b1")
+            raise ConvertError(f"--site {format_value(text)} assigns no node; allowed: {_ALLOWED}")
         if name in nodes:
             raise ConvertError(f"--site {format_value(text)} assigns {name} a second time; allowed: one node each")
         nodes[name] = border_router(node)
