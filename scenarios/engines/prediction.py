@@ -44,6 +44,7 @@ from scenarios.policies.outcome import Outcome, Readings, SkippedOutcome
 from scenarios.policies.play import play
 from scenarios.policies.players import player_of, timeline_of
 from scenarios.policies.situation import Action
+from scenarios.spec import te
 from scenarios.spec.faults import Fault, active
 from scenarios.spec.jobs import REQUESTS, TRANSFER
 from scenarios.spec.scenario import Scenario
@@ -222,7 +223,8 @@ class Plan(Timing):
         for row in np.flatnonzero(is_probed).tolist():
             previous = decisions.row(row - 1) if row else before
             probes = probed_before(config, chosen_by, conditions, start + row, previous)
-            takes_s = probe_takes_s(conditions, start + row, probes, config.control.probe_bytes)
+            size_bytes, tunnels = config.control.probe_bytes, config.fabric.routing == te.ROUTING
+            takes_s = probe_takes_s(conditions, start + row, probes, size_bytes, tunnels=tunnels)
             down = dead[row] if dead else NO_CABLES
             delay_s = cost.default_delays_s(router, down)
             if previous is not None:
@@ -499,7 +501,9 @@ class FluidWorld:
     def _probe(self, number: int, before: Decisions | None) -> tuple[npt.NDArray[np.int16], Floats]:
         """Return the probes before a collective, [P, 3], and their transit times, [P] s."""
         probes = probed_before(self._config, self._mode, self._conditions, number, before)
-        return probes, probe_takes_s(self._conditions, number, probes, self._config.control.probe_bytes)
+        config = self._config
+        size_bytes, tunnels = config.control.probe_bytes, config.fabric.routing == te.ROUTING
+        return probes, probe_takes_s(self._conditions, number, probes, size_bytes, tunnels=tunnels)
 
     def _outcome(self, action: Action, plan: "Plan") -> Outcome:
         return PredictedOutcome(action, plan)

@@ -289,7 +289,6 @@ TABLE = (
         "the virtual clock, or other knowledge",
     ),
     Exclusion(_PROBING, _WALL, "late timers change the time of a probe", "the virtual clock, or other knowledge"),
-    Exclusion(_PROBING, _TE, "not modelled yet: in tunnels' queues a probe is up to 6 % faster than its path"),
     Exclusion(_PROBING, _SLOW_START, "the time of a probe in slow start does not show a rate"),
     Exclusion(_PROBING, _SMALL_BUFFER, "the time of a probe that loses packets does not show a rate"),
     Exclusion(_TIMED, _WALL, "not emulated yet: changes of rates at exact times"),

@@ -63,7 +63,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
     ({"control": {"delay": "1 ms"}}, WALL, "control.delay: 1 ms cannot be combined with the wall clock"),
     (READS, WALL, "run.modes: mine, which knows measured ports, cannot be combined with the wall clock"),
     (PROBES, WALL, "run.modes: mine, which probes, cannot be combined with the wall clock"),
-    (PROBES, TE, 'run.modes: mine, which probes, cannot be combined with fabric.routing "te"'),
     (
         PROBES,
         {"transport": {"line_rate": False}},
@@ -205,6 +204,7 @@ OPEN: list[tuple[Part, Part]] = [
     (PROBES, SPRAY),
     (PROBES, RAILS | {"fabric": RAILS["fabric"] | {"routing": "ecmp"}}),
     (PROBES, BUFFER),
+    (PROBES, TE),
     (TRANSFER, FIFO),
     (TRANSFER, {"job": [COPY, {"ranks": [0, 1, 4, 5]}], "run": {"modes": ["base", "joint"]}}),
     (MIXED, {"fabric": {"grain": "physical", "routing": "single"}}),

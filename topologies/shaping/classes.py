@@ -77,7 +77,8 @@ WIRE_PER_PAYLOAD = (MTU_BYTES + _ETHERNET_BYTES) / (MTU_BYTES - _HEADER_BYTES)
 
 VIRTUAL_LATE_S = 64e-9
 """Timer lateness in virtual time: less than the 64 ns in which bursts are counted."""
-_TUNNELS_LATE_NS = 2_000  # lateness of a class while several tunnels of its port wait for their turns
+TUNNELS_LATE_NS = 2_000
+"""Lateness of a class while several tunnels of its port wait for their turns, for which it makes up."""
 QUANTUM_BYTES = 200_000  # required by HTB, though no class borrows
 QUEUE_PACKETS = 10_000_000  # a limit that is never reached: memory would run out first
 FRAME_BYTES = MTU_BYTES + _ETHERNET_BYTES
@@ -345,7 +346,7 @@ class Shaping:
                 if total[htb.interface] > port * (1 + _ROUNDED):
                     assured[htb.key] = 0
         ports = self._parents if self.tunnels else ()
-        return {key: ChildClass(ceilings[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
+        return {key: ChildClass(ceilings[key], 0, 0, TUNNELS_LATE_NS) for key in ports} | {
             htb.key: ChildClass(max(1, assured[htb.key]), htb.parent, htb.service, self._burst_ns(htb, port))
             for htb, port in children
         }
@@ -353,7 +354,7 @@ class Shaping:
     def _burst_ns(self, htb: HtbClass, port: int) -> int:
         """Return the burst, in ns, of a class below a port of `port` bytes/s: the waiting time it can make up for."""
         if self.tunnels:
-            return _TUNNELS_LATE_NS
+            return TUNNELS_LATE_NS
         has_part = self.services and self.services[htb.service].has_part
         return round(1e9 * self.segment_bytes * max(1, self.sending_services - 1) / port) if has_part else 0
 
