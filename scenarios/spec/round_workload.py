@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from hosts.collectives.background import background
+from hosts.collectives.background import background, matrix_traffic
 from hosts.collectives.jobs import Job, combine
 from hosts.collectives.kinds import TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
@@ -37,19 +37,29 @@ def workload_of_jobs(
     training: TrainingPlan | None = None,
     admission: AdmissionPlan | None = None,
     number: int = 0,
+    matrix_bps: tuple[tuple[float, ...], ...] = (),
 ) -> Workload:
     """Return the workload of all jobs together on the GPUs of these sites; raises JobError for the first that
     is not possible, and ScheduleError if no job is left or they are too many together.
 
     `default` is the scenario's [collective], `training` plans jobs of that kind, and `admission` admits transfers;
-    refused and broken transfers are left out. Background traffic is drawn from `seed` for the round of this number.
+    refused and broken transfers are left out. Background traffic is drawn from `seed` for the round of this number,
+    and `matrix_bps` is what that of a matrix sends from site to site in this round.
     """
     placed = []
     share = {each.name: each.share for each in classes}
     transfers = {} if admission is None else {each.job.name: each for each in admission.transfers(jobs)}
     for place, job in enumerate(jobs):
         if job.name not in transfers:
-            placed_job = _job(job, place, default, sites=sites, seed=(seed, place, number), training=training)
+            placed_job = _job(
+                job,
+                place,
+                default,
+                sites=sites,
+                seed=(seed, place, number),
+                training=training,
+                matrix_bps=matrix_bps,
+            )
         elif (transfer := transfers[job.name]).workload is not None:
             assert job.ranks is not None
             placed_job = Job(name=job.name, workload=transfer.workload, places=job.ranks, start_s=transfer.start_s)
@@ -70,10 +80,21 @@ def _job(
     sites: tuple[int, ...],
     seed: tuple[int, ...],
     training: TrainingPlan | None,
+    matrix_bps: tuple[tuple[float, ...], ...],
 ) -> Job:
     ranks, spec = job.ranks or tuple(range(sum(sites))), job.collective(default)
     try:
-        if job.is_background:
+        if job.sends_matrix:
+            assert job.duration_s is not None
+            site = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
+            workload = matrix_traffic(
+                matrix_bps,
+                sites=[site[rank] for rank in ranks],
+                message_bytes=job.chunk_bytes or default.chunk_bytes,
+                duration_s=job.duration_s,
+                seed=seed,
+            )
+        elif job.is_background:
             assert job.pattern is not None and job.rate_bps is not None and job.duration_s is not None
             workload = background(
                 job.pattern,
@@ -99,5 +120,5 @@ def _job(
         start_s=job.start_s,
         count=job.count,
         is_background=job.is_background,
-        demand_bps=math.inf if not job.is_background else (job.rate_bps or 0) / (len(ranks) - 1),
+        demand_bps=(job.rate_bps or 0) / (len(ranks) - 1) if job.is_background else math.inf,
     )
