@@ -318,7 +318,8 @@ def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Ite
         return
     try:
         _ = config.carried_workload
-        _ = config.of_round(config.heaviest_round).workload
+        if config.heaviest_round:
+            _ = config.of_round(config.heaviest_round).workload
         may_send_elsewhere = at_prompt and any(with_paths(fabric, kind) for kind in ALGORITHMS)
         if (config.jobs or not has_program) and not may_send_elsewhere:
             yield from _check_paths(config, fabric)
