@@ -1,6 +1,6 @@
 """Background traffic: messages that GPUs send each other at predetermined times (open loop)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations
 
 import numpy as np
@@ -9,6 +9,8 @@ from hosts.collectives.kinds import MESSAGES, Workload
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
 
 MAX_MESSAGES = 20_000
+MATRIX = "matrix"
+"""The pattern of traffic whose rates from site to site are those of a traffic matrix, not one of PATTERNS."""
 _BURST = 8  # mean number of messages in a burst of an on-off source
 _SHARE_ON = 0.5  # mean fraction of time for which an on-off source is on
 
@@ -61,6 +63,45 @@ def background(
     streams = [Stream(place) for place in range(places)]
     pairs = [Flow(src, dst) for src, dst in permutations(range(places), 2)]
     return timed(messages, places=places, algorithm=pattern, among=(*streams, *pairs))
+
+
+def matrix_traffic(
+    bps: Sequence[Sequence[float]],
+    *,
+    sites: Sequence[int],
+    message_bytes: int,
+    duration_s: float,
+    seed: tuple[int, ...],
+) -> Workload:
+    """Return traffic between sites as one schedule: evenly spaced messages, from a random phase on, for `duration_s`.
+
+    `bps` is what is sent from site to site, which the places of both, whose sites are `sites`, share: the first place
+    of a site sends to the first one of another, and so on, and where one of the two has fewer places, it begins again.
+    The flows depend only on `sites`. Raises ScheduleError for more than MAX_MESSAGES. There may be none.
+    """
+    expected = sum(map(sum, bps)) * duration_s / 8 / message_bytes
+    if expected > MAX_MESSAGES:
+        raise ScheduleError(
+            f"a matrix of about {expected:,.0f} messages; allowed: {MAX_MESSAGES:,}, so a shorter duration or larger "
+            "messages"
+        )
+    draws, messages, flows = np.random.default_rng(seed), list[tuple[float, Flow, int]](), list[Flow]()
+    for src, dst in permutations(dict.fromkeys(sites), 2):
+        own, others = ([place for place, site in enumerate(sites) if site == which] for which in (src, dst))
+        pairs = [
+            Flow(own[index % len(own)], others[index % len(others)]) for index in range(max(len(own), len(others)))
+        ]
+        flows += pairs
+        phases = draws.random(len(pairs))  # drawn without traffic, too: each pair has the same phase in every matrix
+        if bps[src][dst] > 0:
+            gap_s = 8 * message_bytes * len(pairs) / bps[src][dst]
+            for flow, phase in zip(pairs, phases.tolist(), strict=True):
+                count = int(np.ceil(duration_s / gap_s - phase))
+                messages += [(gap_s * (phase + number), flow, message_bytes) for number in range(count)]
+    streams = [Stream(place) for place in range(len(sites))]
+    return timed(
+        sorted(messages, key=lambda one: one[0]), places=len(sites), algorithm=MATRIX, among=(*streams, *flows)
+    )
 
 
 def timed(

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from analysis.statistics.contests import MODE
+from hosts.collectives.background import MATRIX
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_RING_SITES
@@ -23,7 +24,7 @@ from scenarios.spec.movement import Movement
 from scenarios.spec.round_workload import JobError
 from scenarios.spec.scenario import MAX_OPTIMUM, Scenario
 from topologies import units
-from topologies.conditions import sampler
+from topologies.conditions import background_load, sampler
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import Mistake, SpecError, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -317,8 +318,13 @@ def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Ite
     if mistakes := [*of_jobs, *admission_checks.check(config)]:
         yield from mistakes
         return
+    if mistakes := [*_check_matrix(config)]:
+        yield from mistakes
+        return
     try:
         _ = config.carried_workload
+        if config.heaviest_round:
+            _ = config.of_round(config.heaviest_round).workload
         may_send_elsewhere = at_prompt and any(with_paths(fabric, kind) for kind in ALGORITHMS)
         if (config.jobs or not has_program) and not may_send_elsewhere:
             yield from _check_paths(config, fabric)
@@ -326,6 +332,31 @@ def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Ite
         yield Mistake(f"job[{error.number}]" if isinstance(error, JobError) else _blamed_key(config), str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
+
+
+def _check_matrix(config: Scenario) -> Iterator[Mistake]:
+    """Check that a load that sends has one job for it, and what both need."""
+    load, key = config.conditions.load, f"{background_load.KEY}.as"
+    senders = [number for number, job in enumerate(config.jobs, 1) if job.sends_matrix]
+    if load is None or not load.sends:
+        needs = f'{key} = "{background_load.FLOWS}"'
+        yield from (Mistake(f"job[{one}].pattern", f"{MATRIX} needs a load; allowed: with {needs}") for one in senders)
+    elif len(senders) != 1:
+        text = f"{background_load.FLOWS} are sent by one job; allowed: one of kind background with the pattern {MATRIX}"
+        yield Mistake(key, f"{text}, not {len(senders)}")
+    elif not config.fabric.sites:
+        yield Mistake(key, f"{background_load.FLOWS} need sites at the WAN's nodes; allowed: with fabric.sites")
+    elif config.conditions.every_s is not None:
+        yield Mistake(key, f"{background_load.FLOWS} have a matrix for each round; allowed: without conditions.every")
+    elif config.fabric.routing == te.ROUTING:
+        yield Mistake(key, f"{background_load.FLOWS} ask for no tunnels; allowed: a fabric.routing other than te")
+    else:
+        (number,) = senders
+        site = [index for index, gpus in enumerate(config.fabric.gpus_per_site) for _ in range(gpus)]
+        ranks = config.jobs[number - 1].ranks or range(config.gpus)
+        if without := {*site} - {site[rank] for rank in ranks}:
+            text = f"{list(ranks)} has no GPU of site {min(without)}; allowed: one of each site at least"
+            yield Mistake(f"job[{number}].ranks", text)
 
 
 def _blamed_key(config: Scenario) -> str:

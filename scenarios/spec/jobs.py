@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.model.serving import RULES
-from hosts.collectives.background import PATTERNS
+from hosts.collectives.background import MATRIX, PATTERNS
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING
 from scenarios.policies.user_policy import split_reference
 from scenarios.spec.classes import ClassSpec
@@ -56,9 +56,9 @@ class JobSpec:
     """A job: its ranks, what they do, when they start, and how many times they repeat it back to back.
 
     A field that is None has the value of [collective]; `ranks` None means all. A background job is described by
-    `pattern`, by `rate_bps`, the mean rate at which each of its ranks sends, and by `duration_s`, and has messages of
-    `chunk_bytes`. A transfer requests `size_bytes` by `deadline_s`, or `rate_bps` for `duration_s`; if it is deferred
-    it must be complete by `latest_s` (`scenarios.spec.admission`).
+    `pattern`, by `rate_bps`, the mean rate at which each of its ranks sends (None for a matrix, which has the rates),
+    and by `duration_s`, and has messages of `chunk_bytes`. A transfer requests `size_bytes` by `deadline_s`, or
+    `rate_bps` for `duration_s`; if it is deferred it must be complete by `latest_s` (`scenarios.spec.admission`).
 
     A job of requests has this many `requests` in a round, `per_second` on average with a mean of `input_tokens`, or the
     next ones of a `trace`. A token has `cache_bytes`, and takes `local_token_s` or `remote_token_s` to prefill, as the
@@ -93,6 +93,11 @@ class JobSpec:
     rule: str | None = None
     token_s: float = 0.02
     percentile: float = 99.0
+
+    @property
+    def sends_matrix(self) -> bool:
+        """Whether the job sends the demands of traffic matrices."""
+        return self.is_background and self.pattern == MATRIX
 
     @property
     def is_background(self) -> bool:
@@ -187,7 +192,7 @@ KEYS: Mapping[str, Key] = {
     ),
     "count": Key("count", whole(1, MAX_COUNT)),
     "class": Key("traffic_class", Kind("the name of a [[class]]", (str,))),
-    "pattern": Key("pattern", one_of(*PATTERNS)),
+    "pattern": Key("pattern", one_of(*PATTERNS, MATRIX)),
     "rate": Key("rate_bps", RATE),
     "duration": Key("duration_s", DELAY),
     "deadline": Key("deadline_s", DELAY),
@@ -269,8 +274,10 @@ def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str,
                 yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
         return
     if table.get("kind") == BACKGROUND:
+        if table.get("pattern") == MATRIX and "rate" in table:
+            yield ".rate", "is given, but a matrix has the rates; allowed: none with this pattern"
         for key in _BACKGROUND_KEYS:
-            if key not in table:
+            if key not in table and (key, table.get("pattern")) != ("rate", MATRIX):
                 yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
     elif table.get("kind") not in SELF_SIZED_KINDS and {"chunk", "size"} <= {*table}:
         yield ".size", "is given together with chunk; allowed: one of the two"

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from hosts.collectives.background import background
+from hosts.collectives.background import background, matrix_traffic
 from hosts.collectives.jobs import Job, combine
 from hosts.collectives.kinds import TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
@@ -38,20 +38,29 @@ def workload_of_jobs(
     training: TrainingPlan | None = None,
     admission: AdmissionPlan | None = None,
     number: int = 0,
+    matrix_bps: tuple[tuple[float, ...], ...] = (),
 ) -> Workload:
     """Return the workload of all jobs together on the GPUs of these sites; raises JobError for the first that
     is not possible, and ScheduleError if no job is left or they are too many together.
 
     `default` is the scenario's [collective], `training` plans jobs of that kind, and `admission` admits transfers;
     refused and broken transfers are left out. Background traffic and requests are drawn from `seed` for the round of
-    this number.
+    this number, and `matrix_bps` is what background traffic of a matrix sends from site to site in this round.
     """
     placed = []
     share = {each.name: each.share for each in classes}
     transfers = {} if admission is None else {each.job.name: each for each in admission.transfers(jobs)}
     for place, job in enumerate(jobs):
         if job.name not in transfers:
-            placed_job = _job(job, place, default, sites=sites, seed=(seed, place, number), training=training)
+            placed_job = _job(
+                job,
+                place,
+                default,
+                sites=sites,
+                seed=(seed, place, number),
+                training=training,
+                matrix_bps=matrix_bps,
+            )
         elif (transfer := transfers[job.name]).workload is not None:
             assert job.ranks is not None
             placed_job = Job(name=job.name, workload=transfer.workload, places=job.ranks, start_s=transfer.start_s)
@@ -72,11 +81,23 @@ def _job(
     sites: tuple[int, ...],
     seed: tuple[int, ...],
     training: TrainingPlan | None,
+    matrix_bps: tuple[tuple[float, ...], ...],
 ) -> Job:
     ranks, spec = job.ranks or tuple(range(sum(sites))), job.collective(default)
+    site_of_gpu = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
     wanted_bps, tokens = math.inf, None
     try:
-        if job.is_background:
+        if job.sends_matrix:
+            assert job.duration_s is not None
+            workload = matrix_traffic(
+                matrix_bps,
+                sites=[site_of_gpu[rank] for rank in ranks],
+                message_bytes=job.chunk_bytes or default.chunk_bytes,
+                duration_s=job.duration_s,
+                seed=seed,
+            )
+            wanted_bps = 0.0
+        elif job.is_background:
             assert job.pattern is not None and job.rate_bps is not None and job.duration_s is not None
             workload = background(
                 job.pattern,
@@ -88,8 +109,8 @@ def _job(
             )
             wanted_bps = job.rate_bps / (len(ranks) - 1)
         elif job.kind == REQUESTS:
-            site = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
-            workload, tokens = requests_workload(job, [site[rank] for rank in ranks], number=seed[-1], seed=seed)
+            of_ranks = [site_of_gpu[rank] for rank in ranks]
+            workload, tokens = requests_workload(job, of_ranks, number=seed[-1], seed=seed)
             wanted_bps = demand_bps(job, len(ranks))
         elif spec.kind == TRAINING:
             assert training is not None

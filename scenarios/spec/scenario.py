@@ -47,6 +47,7 @@ from scenarios.spec.values import (
     DELAY,
     Kind,
 )
+from topologies.conditions.background_load import sent_bps
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler, trace_of
 from topologies.conditions.trace import Trace
 from topologies.errors import SpecError
@@ -131,12 +132,29 @@ class Scenario:
                 training=self.training_plan,
                 admission=self.admission_plan,
                 number=self.round_number,
+                matrix_bps=self._matrix_bps(self.round_number),
             )
         elif self.training_plan is not None:
             workload = self.training_plan.workload(range(self.gpus))
         else:
             workload = workload_of(self.collective, self.fabric.gpus_per_site)
         return routed(workload, self.fabric)
+
+    def _matrix_bps(self, number: int) -> tuple[tuple[float, ...], ...]:
+        """What the load sends from site to site in a round; () if it sends nothing."""
+        load = self.conditions.load
+        if load is None or not load.sends:
+            return ()
+        rows = sent_bps(load, self.fabric.wan, self.fabric.sites)
+        return tuple(map(tuple, rows[number % len(rows)].tolist()))
+
+    @property
+    def heaviest_round(self) -> int:
+        """The number of the round in which the load sends most; 0 if it sends nothing."""
+        load = self.conditions.load
+        if load is None or not load.sends:
+            return 0
+        return int(sent_bps(load, self.fabric.wan, self.fabric.sites).sum(axis=(1, 2)).argmax())
 
     @property
     def kinds(self) -> set[str]:

@@ -7,11 +7,14 @@
 Demands take the shortest paths over the WAN as it is declared, by length, else by delay, else by hops; where several
 are equal, "ecmp" divides a demand at every router equally among the next links, and "shortest" takes the first. A row
 of conditions has the matrix in force at its time. At least FLOOR of a link's rate is left.
+
+With `as = "flows"`, demands between two sites of the fabric are no load: a background job sends them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import permutations
 from statistics import median
 from typing import Any, Protocol
 
@@ -26,12 +29,14 @@ from topologies.units import SPAN, UnitError, format_delay, parse_delay_s
 
 KEY = "conditions.load"
 ROUTINGS = ("ecmp", "shortest")
+RATES, FLOWS = "rates", "flows"
 FLOOR = 0.01
 """The share of a link's rate that is left at least."""
 
 _ALLOWED = {
     "matrices": 'a pack with demands, such as "matrices:FOLDER"',
     "routing": " or ".join(ROUTINGS),
+    "as": f"{RATES} or {FLOWS}",
     "peak": "a number above 0, at most 10",
     "step": f'text with a unit, at most {SPAN.most}, such as "300 s"',
     "speedup": "a number above 0, at most 1e9",
@@ -50,6 +55,7 @@ class LoadSpec:
     With `peak` all demands are scaled so that the highest load of a link, at any time, is this share of its capacity.
     From one row of conditions to the next, `step_s` passes in the data (default: the data's own interval), or, if
     conditions change by time, `speedup` seconds for each second. If it `repeats`, matrices begin again at their end.
+    With `sends` the demands between two sites of the fabric are sent, and not taken from rates.
     """
 
     matrices: str
@@ -58,6 +64,7 @@ class LoadSpec:
     step_s: float | None = None
     speedup: float | None = None
     repeats: bool = False
+    sends: bool = False
 
     @property
     def words(self) -> str:
@@ -66,7 +73,7 @@ class LoadSpec:
         source = source if len(source) <= _MAX_SHOWN else f"{source[:_MAX_SHOWN]}…"
         peak = f" up to {self.peak:g}" if self.peak else ""
         pace = f" x {self.speedup:g}" if self.speedup else f" by {format_delay(self.step_s)}" if self.step_s else ""
-        return f"load of {source}{peak}{pace}"
+        return f"load of {source}{peak}{pace}{' as flows' * self.sends}"
 
 
 def read(table: Mapping[str, object]) -> LoadSpec:
@@ -94,6 +101,7 @@ def read(table: Mapping[str, object]) -> LoadSpec:
         step_s=None if step is None else parse_delay_s(step, SPAN),
         speedup=values.get("speedup"),
         repeats=values.get("repeat", False),
+        sends=values.get("as") == FLOWS,
     )
 
 
@@ -103,6 +111,7 @@ def write(spec: LoadSpec) -> dict[str, Any]:
     table = {
         "matrices": spec.matrices,
         "routing": spec.routing,
+        "as": FLOWS if spec.sends else None,
         "peak": spec.peak,
         "step": step,
         "speedup": spec.speedup,
@@ -119,7 +128,9 @@ def _fits(key: str, value: object) -> bool:
     if not isinstance(value, str) or not value.isprintable():
         return False
     try:
-        return value in ROUTINGS if key == "routing" else key == "matrices" or parse_delay_s(value, SPAN) > 0
+        if key in ("routing", "as"):
+            return value in (ROUTINGS if key == "routing" else (RATES, FLOWS))
+        return key == "matrices" or parse_delay_s(value, SPAN) > 0
     except UnitError:
         return False
 
@@ -189,12 +200,15 @@ def _left(rates_bps: Floats, load_bps: Floats) -> Floats:
     return left_bps
 
 
-def loaded(source: Source, spec: LoadSpec, wan: WanSpec, links: Sequence[str], every_s: float | None) -> Loaded:
-    """Return a sampler of these links' rates less a load over the declared WAN; raises ConditionsError."""
+def loaded(
+    source: Source, spec: LoadSpec, wan: WanSpec, sites: tuple[str, ...], *, links: Sequence[str], every_s: float | None
+) -> Loaded:
+    """Return a sampler of these links' rates less a load over the declared WAN, whose nodes `sites` are those of the
+    fabric's sites; raises ConditionsError."""
     if spec.speedup is not None and every_s is None:
         text = f"{spec.speedup:g} needs conditions that change by time; allowed: with conditions.every, or step"
         raise ConditionsError([Mistake(f"{KEY}.speedup", text)])
-    times_s, by_name, end_s, notes = _loads(spec, wan)
+    times_s, by_name, end_s, notes, _ = _loads(spec, wan, sites)
     load_bps = np.zeros((len(times_s), len(links)))
     for column, name in enumerate(links):
         if name in by_name:
@@ -213,6 +227,16 @@ def loaded(source: Source, spec: LoadSpec, wan: WanSpec, links: Sequence[str], e
     )
 
 
+def sent_bps(spec: LoadSpec, wan: WanSpec, sites: tuple[str, ...]) -> Floats:
+    """Return what a load that `sends` sends from site to site in each row before matrices are repeated, [rows, sites,
+    sites] bit/s; raises ConditionsError."""
+    times_s, _, end_s, _, between_bps = _loads(spec, wan, sites)
+    step_s = spec.step_s or (end_s - times_s[-1])
+    at_s = np.arange(max(1, int(np.ceil(end_s / step_s - 1e-9)))) * step_s
+    sent: Floats = between_bps[np.searchsorted(times_s, at_s + 1e-9, side="right") - 1]
+    return sent
+
+
 def _saturated(load_bps: Floats, source: Source, links: Sequence[str]) -> list[str]:
     """Return a sentence on links whose load leaves less than FLOOR of their mean rate."""
     full = load_bps > (1 - FLOOR) * source.mean_bps
@@ -224,24 +248,51 @@ def _saturated(load_bps: Floats, source: Source, links: Sequence[str]) -> list[s
 
 
 @lru_cache(maxsize=4)
-def _loads(spec: LoadSpec, wan: WanSpec) -> tuple[Floats, dict[str, Floats], float, tuple[str, ...]]:
-    """Return the times of a load, the load of each directed link of the WAN, its end, and notes."""
+def _loads(
+    spec: LoadSpec, wan: WanSpec, sites: tuple[str, ...]
+) -> tuple[Floats, dict[str, Floats], float, tuple[str, ...], Floats]:
+    """Return the times of a load, the load of each directed link of the WAN, its end, notes, and what is sent between
+    sites, [times, sites, sites]."""
     try:
         demands = demands_of(spec.matrices)
     except PackError as error:
         raise ConditionsError([Mistake(f"{KEY}.matrices", str(error))]) from None
     names = [name for both in link_names(wan.links) for name in both]
     pairs, shares = _routed(demands, wan, spec.routing)
-    load_bps = demands.bps.reshape(len(demands.bps), -1)[:, pairs] @ shares
+    demand_bps = demands.bps.reshape(len(demands.bps), -1)[:, pairs]
+    load_bps = demand_bps @ shares
+    scale = 1.0
     if spec.peak is not None:
         ways = zip(wan.rates_bps, wan.back_rates_bps or wan.rates_bps, strict=True)
         capacity = np.array([rate for way in ways for rate in way], dtype=np.float64)
         if not capacity.size or not capacity[load_bps.any(axis=0)].all():
             text = "needs the capacity of every link with a load; allowed: a WAN with capacities, or none"
             raise ConditionsError([Mistake(f"{KEY}.peak", text)])
-        load_bps *= spec.peak / float((load_bps / np.where(capacity > 0, capacity, np.inf)).max())
+        scale = spec.peak / float((load_bps / np.where(capacity > 0, capacity, np.inf)).max())
+    between_bps = np.zeros((len(load_bps), len(sites), len(sites)))
+    if spec.sends:
+        ends = _between_sites(demands, wan, sites, pairs)
+        for (src, dst), column in ends.items():
+            between_bps[:, src, dst] = scale * demand_bps[:, column]
+        demand_bps[:, [*ends.values()]] = 0.0
+        load_bps = demand_bps @ shares
+    load_bps *= scale
     by_name = dict(zip(names, load_bps.T, strict=True))
-    return demands.times_s, by_name, float(demands.times_s[-1]) + demands.interval_s, demands.notes
+    return demands.times_s, by_name, float(demands.times_s[-1]) + demands.interval_s, demands.notes, between_bps
+
+
+def _between_sites(
+    demands: Demands, wan: WanSpec, sites: Sequence[str], pairs: Sequence[int]
+) -> dict[tuple[int, int], int]:
+    """Return the number in `pairs` of each demand between two sites, by their numbers."""
+    node_of = {wan.nodes_named(name)[0]: number for number, name in enumerate(demands.nodes)}
+    at = [node_of.get(wan.nodes_named(name)[0]) for name in sites]
+    place = {pair: column for column, pair in enumerate(pairs)}
+    return {
+        (src, dst): place[a * len(demands.nodes) + b]
+        for (src, a), (dst, b) in permutations(enumerate(at), 2)
+        if a is not None and b is not None and a * len(demands.nodes) + b in place
+    }
 
 
 def _routed(demands: Demands, wan: WanSpec, routing: str) -> tuple[list[int], Floats]:

@@ -117,7 +117,7 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     drawn = _base_sampler(fabric, spec, seed)
     if spec.load is not None:
         names = [link.name for link in links_in_grain(fabric).all]
-        drawn = loaded(drawn, spec.load, fabric.spec.wan, names, spec.every_s)
+        drawn = loaded(drawn, spec.load, fabric.spec.wan, fabric.spec.sites, links=names, every_s=spec.every_s)
     if spec.every_s is None:
         return drawn
     interval_s = spec.trace_step_s if spec.sampler == "trace" else spec.interval_s or spec.every_s
