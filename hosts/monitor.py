@@ -21,7 +21,7 @@ from topologies.mininet_network import inside
 
 PORT = 4792
 PROBE_PORT = 4793
-_MSG_EOR, _SO_SNDBUFFORCE = 0x80, 32  # not in Python 3.11's socket module
+_MSG_EOR, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 0x80, 32, 33  # not in Python 3.11's socket module
 _PERIOD_NS = 2_000_000
 _BUFFER_BYTES = 1 << 20
 _WARM_S, _MEASURED_S = 0.2, 0.5
@@ -118,13 +118,19 @@ def throughput_bps(fabric: Fabric, host_pids: Sequence[int]) -> float:
 
 
 def probe(
-    fabric: Fabric, host_pids: Sequence[int], probes: Sequence[tuple[int, int, int]], *, size_bytes: int
+    fabric: Fabric,
+    host_pids: Sequence[int],
+    probes: Sequence[tuple[int, int, int]],
+    *,
+    size_bytes: int,
+    sets_buffers: bool = False,
 ) -> list[tuple[int, int]]:
     """Send probes; return when each one was sent and when it had arrived, in ns of CLOCK_MONOTONIC.
 
     A probe is (source rank, destination rank, TCP source port); the port determines its path. All connections are
     opened at once, in two round trips. Then each probe, a message of `size_bytes`, is sent after the answer to the
-    previous one has arrived, so that probes do not compete. Raises OSError.
+    previous one has arrived, so that probes do not compete. `sets_buffers`: receivers have room for a whole probe,
+    whatever the hosts' settings are; otherwise these must give it. Raises OSError.
     """
     times = []
     with ExitStack() as stack:
@@ -132,6 +138,8 @@ def probe(
         for dst in dict.fromkeys(dst for _, dst, _ in probes):
             with inside(host_pids[dst]):
                 listener = socket.create_server((fabric.gpus[dst].ip, PROBE_PORT), backlog=len(probes))
+            if sets_buffers:
+                listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 * size_bytes)
             listeners[dst] = stack.enter_context(listener)
         out = [stack.enter_context(_prober(fabric, host_pids[src], src, port, size_bytes)) for src, _, port in probes]
         for connection, (_, dst, _) in zip(out, probes, strict=True):

@@ -133,12 +133,12 @@ def _rerouted_by_time(config: Scenario) -> Found:
             yield f"policy[{number}].reroute", format_value(str(one.reroute))
 
 
-def _knowing(kind: str, *, beside_program: bool = False) -> Callable[[Scenario], Found]:
-    """Return where a configuration's first mode, the only one that a program has, knows this."""
+def _knowing(kind: str) -> Callable[[Scenario], Found]:
+    """Return where a program's mode, which is the first one, knows this."""
 
     def found(config: Scenario) -> Found:
         mode = config.mode(config.run.modes[0])
-        if mode.knowledge.kind == kind and (config.program.is_given or not beside_program):
+        if mode.knowledge.kind == kind and config.program.is_given:
             yield "run.modes", f"{mode.name}, which knows {mode.knowledge},"
 
     return found
@@ -237,8 +237,8 @@ _MEASURING = _mode(
 )
 _REROUTED_BY_TIME = Feature("a policy that re-routes by time", _rerouted_by_time)
 _PROBED_BY_PROGRAM = Feature("a program's mode that probes", _knowing(PROBED))
-_ENDS_OF_PROGRAM = Feature("a program's mode with measured ends", _knowing(ENDS, beside_program=True))
-_READ_BESIDE_PROGRAM = Feature("a program's mode with measured ports", _knowing(PORTS, beside_program=True))
+_ENDS_OF_PROGRAM = Feature("a program's mode with measured ends", _knowing(ENDS))
+_READ_BESIDE_PROGRAM = Feature("a program's mode with measured ports", _knowing(PORTS))
 _SPREAD_SCRIPT = Feature("a fabric that spreads a program's connections", _spreads_script)
 _REFEREES = _is_given("run.referees", lambda config: config.run.referees)
 _BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda config: "policy" in config.run.referees)
@@ -361,9 +361,9 @@ TABLE = (
     Exclusion(_DATE, _WALL, "this machine's own clock would be set", "the virtual clock"),
     Exclusion(
         _PROBED_BY_PROGRAM,
-        _PROGRAM,
-        "it has no agents that send probes",
-        "measured ports or ends, or unmeasured knowledge",
+        _JOBS_BESIDE,
+        "not emulated yet: probes over the routes of their agents",
+        "a program without jobs, or other knowledge",
     ),
     Exclusion(_ENDS_OF_PROGRAM, _SPREAD_SCRIPT, "nobody knows which paths its messages take", "single paths"),
     Exclusion(_ENDS_OF_PROGRAM, _TE, "not modelled yet: rates of links measured through tunnels", "other knowledge"),

@@ -171,7 +171,11 @@ PAIRS: list[tuple[Part, Part, str]] = [
         'fabric.routing: a program with fabric.routing "te" cannot be combined with control.delay',
     ),
     (PROGRAM | {"job": [JOB]}, WALL, "job: jobs beside a program cannot be combined with the wall clock"),
-    (PROBES, PROGRAM, "run.modes: mine, which knows probed, cannot be combined with a program"),
+    (
+        PROBES | PROGRAM,
+        {"job": [JOB]},
+        "run.modes: mine, which knows probed, cannot be combined with jobs beside a program",
+    ),
     (
         mode(reembed="every", knowledge="measured ends") | SCRIPT,
         ECMP,
@@ -200,6 +204,8 @@ OPEN: list[tuple[Part, Part]] = [
     (PROBES, RAILS | {"fabric": RAILS["fabric"] | {"routing": "ecmp"}}),
     (PROBES, BUFFER),
     (PROBES, TE),
+    (PROBES, PROGRAM),
+    (PROBES, {"program": {"command": "true", "capture": ["s0b0>s1b0"]}}),
     (TRANSFER, FIFO),
     (TRANSFER, {"job": [COPY, {"ranks": [0, 1, 4, 5]}], "run": {"modes": ["base", "joint"]}}),
     (MIXED, {"fabric": {"grain": "physical", "routing": "single"}}),
