@@ -24,7 +24,9 @@ def with_ports(fabric: Fabric, probes: Iterable[Sequence[int]]) -> list[Probe]:
 
 def open_windows(testbed: Testbed, probes: Sequence[Probe], size_bytes: int | None) -> None:
     """Let new connections between the ends of probes begin with windows for messages of this size; None: as without
-    that. Raises OSError."""
+    that. Without line rate nothing is done, as routes would change connections of the agents. Raises OSError."""
+    if not testbed.config.transport.line_rate:
+        return
     windows = None if size_bytes is None else limits(testbed.config.transport, flow_bytes=size_bytes).initial_segments
     for src, dst in dict.fromkeys((src, dst) for src, dst, _, _ in probes):
         with netlink_of(testbed.network.host_pids[src]) as netlink:
@@ -36,6 +38,13 @@ def times_ns(testbed: Testbed, probes: Sequence[Probe], size_bytes: int) -> npt.
     """Send the probes, one after the other; return when each was sent and had arrived, [P, 2] ns of CLOCK_MONOTONIC.
     Raises OSError."""
     ends = [(src, dst, port) for src, dst, _, port in probes]
-    sets_buffers = testbed.config.program.is_given  # agents' hosts have settings for their own messages
-    found = probe(testbed.fabric, testbed.network.host_pids, ends, size_bytes=size_bytes, sets_buffers=sets_buffers)
+    warms = not testbed.config.transport.line_rate
+    found = probe(
+        testbed.fabric,
+        testbed.network.host_pids,
+        ends,
+        size_bytes=size_bytes,
+        sets_buffers=warms or testbed.config.program.is_given,  # agents' hosts have settings for their own messages
+        warms=warms,
+    )
     return np.array(found, dtype=np.int64).reshape(-1, 2)
