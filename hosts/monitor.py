@@ -21,7 +21,7 @@ from topologies.mininet_network import inside
 
 PORT = 4792
 PROBE_PORT = 4793
-_MSG_EOR, _SO_SNDBUFFORCE = 0x80, 32  # not in Python 3.11's socket module
+_MSG_EOR, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 0x80, 32, 33  # not in Python 3.11's socket module
 _PERIOD_NS = 2_000_000
 _BUFFER_BYTES = 1 << 20
 _WARM_S, _MEASURED_S = 0.2, 0.5
@@ -118,13 +118,21 @@ def throughput_bps(fabric: Fabric, host_pids: Sequence[int]) -> float:
 
 
 def probe(
-    fabric: Fabric, host_pids: Sequence[int], probes: Sequence[tuple[int, int, int]], *, size_bytes: int
+    fabric: Fabric,
+    host_pids: Sequence[int],
+    probes: Sequence[tuple[int, int, int]],
+    *,
+    size_bytes: int,
+    sets_buffers: bool = False,
+    warms: bool = False,
 ) -> list[tuple[int, int]]:
     """Send probes; return when each one was sent and when it had arrived, in ns of CLOCK_MONOTONIC.
 
     A probe is (source rank, destination rank, TCP source port); the port determines its path. All connections are
     opened at once, in two round trips. Then each probe, a message of `size_bytes`, is sent after the answer to the
-    previous one has arrived, so that probes do not compete. Raises OSError.
+    previous one has arrived, so that probes do not compete. `sets_buffers`: receivers have room for a whole probe,
+    whatever the hosts' settings are; otherwise these must give it. `warms`: each probe follows a message of its size
+    that is not timed, after which a connection that has begun in slow start can send a whole one. Raises OSError.
     """
     times = []
     with ExitStack() as stack:
@@ -132,6 +140,8 @@ def probe(
         for dst in dict.fromkeys(dst for _, dst, _ in probes):
             with inside(host_pids[dst]):
                 listener = socket.create_server((fabric.gpus[dst].ip, PROBE_PORT), backlog=len(probes))
+            if sets_buffers:
+                listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 * size_bytes)
             listeners[dst] = stack.enter_context(listener)
         out = [stack.enter_context(_prober(fabric, host_pids[src], src, port, size_bytes)) for src, _, port in probes]
         for connection, (_, dst, _) in zip(out, probes, strict=True):
@@ -147,14 +157,16 @@ def probe(
             _answer(_blocking(connection), src, dst)
         for connection, (src, dst, port) in zip(out, probes, strict=True):
             receiver, data = accepted_from[dst, fabric.gpus[src].ip, port], bytearray(size_bytes + 1)
-            sent_ns = now_ns()
-            # The extra byte, a packet of its own, arrives when the shaper (HTB) has charged the message.
-            sent = connection.send(memoryview(data)[:size_bytes], _MSG_EOR) + connection.send(b"\0")
-            if sent != len(data) or receiver.recv_into(data, 0, socket.MSG_WAITALL) != len(data):
-                raise OSError(f"a probe from GPU {src} to GPU {dst} did not arrive whole within {_PROBE_S} s")
-            times.append((sent_ns, now_ns()))
-            receiver.send(b"\0")
-            _answer(connection, src, dst)
+            for is_timed in (False, True) if warms else (True,):
+                sent_ns = now_ns()
+                # The extra byte, a packet of its own, arrives when the shaper (HTB) has charged the message.
+                sent = connection.send(memoryview(data)[:size_bytes], _MSG_EOR) + connection.send(b"\0")
+                if sent != len(data) or receiver.recv_into(data, 0, socket.MSG_WAITALL) != len(data):
+                    raise OSError(f"a probe from GPU {src} to GPU {dst} did not arrive whole within {_PROBE_S} s")
+                if is_timed:
+                    times.append((sent_ns, now_ns()))
+                receiver.send(b"\0")
+                _answer(connection, src, dst)
     return times
 
 

@@ -20,7 +20,7 @@ from scenarios.experiment.results_json import links_of, plan_as_json
 from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.run_notes import admission_notes, notes_of_run
 from scenarios.policies.decide import spread_pairs, spreads_over
-from scenarios.policies.knowledge import ENDS, PORTS
+from scenarios.policies.knowledge import ENDS, PORTS, PROBED
 from scenarios.policies.policy import MODES
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError, file_notes
@@ -105,6 +105,8 @@ def _path_notes(config: Scenario) -> Iterator[str]:
             f"{mode} learns nothing of {knowledge}, and expects the mean rates: it is measured in the collectives of "
             f'program.backend "{LONGHAUL}"{" or in the rows of conditions.every" if knowledge.kind == PORTS else ""}'
         )
+    if config.program.is_given and knowledge.kind == PROBED:
+        yield f"{mode} sends its probes once, before the ranks start, and knows what they show until the end"
     if config.program.is_given:
         yield from admission_notes([config])
         awaited = [one for one in config.faults if not (one.of_program or one.is_traced)]

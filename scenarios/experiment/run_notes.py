@@ -45,6 +45,8 @@ def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
     yield from _tunnel_notes(configs)
     if any(one.conditions.every_s is not None and one.control.counted for one in configs):
         yield "conditions stand still during the reconfiguration before a collective, whose time is counted"
+    if any(one.run.is_real and one.control_delays_s for one in configs):
+        yield "on the wall clock the waits for ring and paths include this machine's own delays beside control.delay"
     yield from _schedule_search_notes(configs)
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
     yield from admission_notes(configs)

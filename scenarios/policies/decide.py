@@ -5,7 +5,7 @@ same `play.Player` decides; their paths come from the controller, which compares
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
@@ -465,16 +465,21 @@ def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, 
     With this placement [n], every pair of ranks with a flow over the WAN has one probe for each candidate path without
     dead cables; in a mode that chooses no paths, only for the first of these paths.
     """
+    begins, ends = workload.schedule.ends
+    pairs = zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True)
+    return probes_between(fabric, mode, pairs, dead)
+
+
+def probes_between(fabric: Fabric, mode: Mode, pairs: Iterable[tuple[int, int]], dead: Cables = NO_CABLES) -> Ranks:
+    """Return the probes between these pairs of GPUs, each once, as `probes_of` does."""
     sites, between, failed = fabric.gpu_sites.tolist(), fabric.paths_between, set(failed_links(fabric, dead))
 
     def is_whole(src: int, dst: int, path: WanPath) -> bool:
         ends = fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst]
         return failed.isdisjoint((*path.links, *map(int, ends)))
 
-    begins, ends = workload.schedule.ends
-    pairs = dict.fromkeys(zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True))
     probes: list[tuple[int, int, int]] = []
-    for src, dst in pairs:
+    for src, dst in dict.fromkeys(pairs):
         if sites[src] != sites[dst]:
             paths = [path.index for path in between[sites[src], sites[dst]] if is_whole(src, dst, path)]
             probes += [(src, dst, path) for path in (paths if mode.reroutes else paths[:1])]

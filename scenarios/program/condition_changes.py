@@ -14,7 +14,8 @@ from scenarios.policies.beliefs import Noted
 from scenarios.policies.busy_ports import BusyPorts
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import ways_of
-from scenarios.policies.knowledge import ENDS, PORTS
+from scenarios.policies.knowledge import ENDS, PORTS, PROBED
+from scenarios.policies.measured_knowledge import rates_from_probes
 from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import Mode
 from scenarios.policies.situation import NO_PATHS
@@ -23,6 +24,7 @@ from scenarios.spec.faults import CABLE_KINDS, Fault, active_at, dead_cables
 from scenarios.spec.movement import Movement
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import of_program
+from scenarios.testbed import probing
 from scenarios.testbed.testbed import Testbed
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NO_CABLES, Cables, reachable
@@ -150,7 +152,8 @@ class ProgramTimeline:
     The constructor puts the first paths into force. `count` is how often a rate has changed since, `rerouted` how
     often a path has, and `messages` the number of OpenFlow messages in all. Faults in force are given to each method;
     with `routes` False there is no controller, and paths stay as they are. `seen_bps` are the rates that a mode with
-    measured ports has seen in the row before, [links or ports] bit/s, NaN for none. If the controller is far from the
+    measured ports has seen in the row before, or a mode that probes before the ranks start, [links or ports] bit/s, NaN
+    for none. If the controller is far from the
     switches, paths are installed in a thread, one change after the other, as rates and faults do not wait for it;
     `finish` waits for the last one. Raises the errors of `Failure`.
     """
@@ -188,7 +191,8 @@ class ProgramTimeline:
         self._given = dict[tuple[int, int], int]()  # the paths that collectives of the script have got
         self.is_directed = self._has_collectives = False
         self._row = self.count = self.rerouted = self.messages = 0
-        self.seen_bps: Floats = np.empty(0)
+        self.seen_bps: Floats = self._probe() if self._mode.knowledge.kind == PROBED else np.empty(0)
+        self._noted.note(self.seen_bps)
         self._drawn_bps = self.rates_bps = self._conditions.shaped_bps(0, ())
         self._dead = self._avoided = NO_CABLES  # the cables that are down now, and were when paths were chosen
         self._chosen_bps, self._best = self._believed.known_bps(0, ()), self._routed_row() == 0
@@ -198,6 +202,19 @@ class ProgramTimeline:
             testbed.move(self._movement.delays_s(0))
         self._install(self._chosen_bps, self._best, NO_CABLES, is_choice=False, given=self._given)
         testbed.settle()
+
+    def _probe(self) -> Floats:
+        """Probe all paths between the program's GPUs; return the rates that the probes show, [links or ports] bit/s,
+        NaN where they show none. Raises OSError."""
+        fabric, size_bytes = self._conditions.fabric, self._config.control.probe_bytes
+        probes = probing.with_ports(fabric, self._config.program_probes.tolist())
+        self._testbed.route_probes(self._conditions.known_bps(0, ()), probes)
+        self._testbed.settle()
+        probing.open_windows(self._testbed, probes, size_bytes)
+        times_ns = probing.times_ns(self._testbed, probes, size_bytes)
+        probing.open_windows(self._testbed, probes, None)
+        sent = np.array(probes, dtype=np.int16)[:, :3] if probes else np.empty((0, 3), np.int16)
+        return rates_from_probes(self._conditions, 0, sent, np.diff(times_ns)[:, 0] / 1e9, size_bytes)
 
     def connected(self) -> None:
         """Give the flows of jobs, whose connections now exist, the paths of the fabric's routing."""

@@ -215,6 +215,8 @@ class Run:
         if self._spec.date_ns is not None:
             time.clock_settime_ns(time.CLOCK_REALTIME, self._spec.date_ns)
         self._emit(began=True, links=self._links, beginning_ns=self._beginning_ns)
+        if self._timeline is not None:  # what probes have shown
+            self._emit_seen(0, self._timeline.seen_bps)
         self._sample()
 
     def _start_ranks(self, now_ns: int) -> int | None:

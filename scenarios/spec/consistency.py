@@ -220,13 +220,15 @@ def _check_probes(config: Scenario) -> Iterator[Mistake]:
     probing = [name for name in config.run.modes if config.modes[name].knowledge.kind == PROBED]
     if not probing:
         return
-    if config.program.is_given:
-        return  # a program with such a mode is reported elsewhere, and has no collective
-    fabric = build_fabric(config.fabric)
-    in_order = rank_order_of(fabric, config.workload)
+    fabric, is_program = build_fabric(config.fabric), config.program.is_given
     for name in probing:
-        if (count := len(probes_of(fabric, config.mode(name), config.workload, in_order))) > MAX_PROBES:
-            text = f"{name} has {count:,} probes, one for each path of each crossing"
+        if is_program:
+            probes = config.program_probes
+        else:
+            probes = probes_of(fabric, config.mode(name), config.workload, rank_order_of(fabric, config.workload))
+        if (count := len(probes)) > MAX_PROBES:
+            of_each = "two of the program's GPUs in two sites" if is_program else "crossing"
+            text = f"{name} has {count:,} probes, one for each path of each {of_each}"
             yield Mistake("run.modes", f"{text}; allowed: {MAX_PROBES}")
 
 

@@ -138,12 +138,12 @@ def _rerouted_by_time(config: Scenario) -> Found:
             yield f"policy[{number}].reroute", format_value(str(one.reroute))
 
 
-def _knowing(kind: str, *, beside_program: bool = False) -> Callable[[Scenario], Found]:
-    """Return where a configuration's first mode, the only one that a program has, knows this."""
+def _knowing(kind: str) -> Callable[[Scenario], Found]:
+    """Return where a program's mode, which is the first one, knows this."""
 
     def found(config: Scenario) -> Found:
         mode = config.mode(config.run.modes[0])
-        if mode.knowledge.kind == kind and (config.program.is_given or not beside_program):
+        if mode.knowledge.kind == kind and config.program.is_given:
             yield "run.modes", f"{mode.name}, which knows {mode.knowledge},"
 
     return found
@@ -226,9 +226,6 @@ _OUTAGES = _has("outages in the trace", "conditions.trace", lambda config: any(o
 _SLOW_AGENT = _fault("a slow agent", lambda config, fault: fault.kind == "agent slow" and not fault.of_program)
 _LINK_LOSS = _fault("a link loss", lambda _, fault: fault.kind == "link loss")
 _PROBING = _mode("a mode that probes", lambda mode: mode.knowledge.kind == PROBED, lambda _: "probes")
-_READING = _mode(
-    "a mode with measured ports", lambda mode: mode.knowledge.kind == PORTS, lambda mode: f"knows {mode.knowledge}"
-)
 _REROUTING = _mode("a mode that chooses WAN paths", lambda mode: mode.reroutes, lambda _: "chooses WAN paths")
 _KEEPING = _mode("a mode that keeps WAN paths", lambda mode: mode.keeps_paths, lambda _: "keeps WAN paths")
 _NOT_PERIODIC = _mode(
@@ -242,9 +239,13 @@ _MEASURING = _mode(
     lambda mode: f"knows {mode.knowledge}",
 )
 _REROUTED_BY_TIME = Feature("a policy that re-routes by time", _rerouted_by_time)
+_PROBING_SLOWLY = Feature(
+    "a mode that probes without transport.line_rate",
+    lambda config: [] if config.transport.line_rate else _PROBING.found(config),
+)
 _PROBED_BY_PROGRAM = Feature("a program's mode that probes", _knowing(PROBED))
-_ENDS_OF_PROGRAM = Feature("a program's mode with measured ends", _knowing(ENDS, beside_program=True))
-_READ_BESIDE_PROGRAM = Feature("a program's mode with measured ports", _knowing(PORTS, beside_program=True))
+_ENDS_OF_PROGRAM = Feature("a program's mode with measured ends", _knowing(ENDS))
+_READ_BESIDE_PROGRAM = Feature("a program's mode with measured ports", _knowing(PORTS))
 _SPREAD_SCRIPT = Feature("a fabric that spreads a program's connections", _spreads_script)
 _REFEREES = _is_given("run.referees", lambda config: config.run.referees)
 _BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda config: "policy" in config.run.referees)
@@ -281,17 +282,18 @@ TABLE = (
     ),
     Exclusion(_BUFFER, _LINK_LOSS, "a link's loss takes the place of its queue"),
     Exclusion(_RTO_MIN, _WALL, "not every machine's kernel can set it", "the default, or the virtual clock"),
-    Exclusion(_CONTROL_DELAY, _WALL, "not emulated yet: the machine's own delays add to it", "the virtual clock"),
-    Exclusion(
-        _READING,
-        _WALL,
-        "not emulated yet: readings of counters at exact times",
-        "the virtual clock, or other knowledge",
-    ),
     Exclusion(_PROBING, _WALL, "late timers change the time of a probe", "the virtual clock, or other knowledge"),
-    Exclusion(_PROBING, _SLOW_START, "the time of a probe in slow start does not show a rate"),
+    Exclusion(
+        _PROBING_SLOWLY,
+        _COUNTED,
+        "not modelled yet: the time in which the connections of probes leave slow start",
+    ),
     Exclusion(_PROBING, _SMALL_BUFFER, "the time of a probe that loses packets does not show a rate"),
-    Exclusion(_TIMED, _WALL, "not emulated yet: changes of rates at exact times"),
+    Exclusion(
+        _TIMED,
+        _WALL,
+        "long segments that wait in its fifo queues when rates change: collectives are 8 to 16 % faster than predicted",
+    ),
     Exclusion(
         _REROUTED_BY_TIME, _STRUCK, "not modelled yet: paths around failures that are chosen within a collective"
     ),
@@ -371,9 +373,9 @@ TABLE = (
     Exclusion(_DATE, _WALL, "this machine's own clock would be set", "the virtual clock"),
     Exclusion(
         _PROBED_BY_PROGRAM,
-        _PROGRAM,
-        "it has no agents that send probes",
-        "measured ports or ends, or unmeasured knowledge",
+        _JOBS_BESIDE,
+        "not emulated yet: probes over the routes of their agents",
+        "a program without jobs, or other knowledge",
     ),
     Exclusion(_ENDS_OF_PROGRAM, _SPREAD_SCRIPT, "nobody knows which paths its messages take", "single paths"),
     Exclusion(_ENDS_OF_PROGRAM, _TE, "not modelled yet: rates of links measured through tunnels", "other knowledge"),

@@ -12,6 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import TRAINING, Workload
@@ -21,6 +24,7 @@ from scenarios.policies.decide import (
     has_choice_of_paths,
     has_choice_of_placements,
     messages_on_a_choice_of_delays,
+    probes_between,
     routes_greedily,
     shared_links,
 )
@@ -189,6 +193,13 @@ class Scenario:
     def has_drawn_jobs(self) -> bool:
         """Whether the messages of any job, background traffic or requests, are drawn for every round."""
         return any(job.is_drawn for job in self.jobs)
+
+    @property
+    def program_probes(self) -> npt.NDArray[np.int16]:
+        """The probes that a program's mode sends before the ranks start, [P, 3]: over each path between every two of
+        the program's GPUs in two sites."""
+        gpus = self.program.ranks_of(self.fabric.gpus_per_site)
+        return probes_between(build_fabric(self.fabric), self.mode(self.run.modes[0]), itertools.permutations(gpus, 2))
 
     def of_round(self, number: int) -> "Scenario":
         """Return the configuration with the workload of a round: the same flows, but other drawn messages."""

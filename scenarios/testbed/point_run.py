@@ -14,9 +14,7 @@ import numpy.typing as npt
 
 from controller.api.client import ControllerError
 from controller.routing.wan_path_choice import NoPathError
-from hosts.agent.transport import limits
 from hosts.communicator import CollectiveError
-from hosts.monitor import probe
 from scenarios.policies.beliefs import Demands, Probed
 from scenarios.policies.decide import probes_of, rank_order_of, ways_of
 from scenarios.policies.knowledge import PROBED
@@ -34,13 +32,11 @@ from scenarios.policies.policy import Mode
 from scenarios.policies.rules import reacts
 from scenarios.policies.situation import NO_PATHS, Action
 from scenarios.spec.faults import dead_cables
+from scenarios.testbed import probing
 from scenarios.testbed.path_warmup import warm
 from scenarios.testbed.port_watch import Counters, PortWatch
 from scenarios.testbed.rate_changes import RateChanges
 from scenarios.testbed.testbed import CollectiveRecord, Probe, Reconfiguration, Testbed
-from topologies.mininet_network import netlink_of
-
-_PROBE_PORTS = 31_000  # the first TCP port of probes: above agents' ports, below the kernel's ephemeral ports
 
 Floats = npt.NDArray[np.float64]
 
@@ -303,20 +299,11 @@ class PointRun:
             if self._mode.reroutes:
                 self.testbed.route_probes(self._conditions.known_bps(number, ()), probes)
                 self.testbed.settle()
-            segments = limits(self._config.transport, flow_bytes=size_bytes).initial_segments
-            for src, dst in dict.fromkeys((src, dst) for src, dst, _, _ in probes):
-                with netlink_of(self.testbed.network.host_pids[src]) as netlink:
-                    ends = self._fabric.gpus[src].interface, self._fabric.gpus[dst].ip
-                    netlink.set_route(*ends, initial_segments=segments)
+            probing.open_windows(self.testbed, probes, size_bytes)
         self.testbed.tell(f"collective {number}: the probes of paths")
         begun_ns = time.monotonic_ns()
         try:
-            times_ns = probe(
-                self._fabric,
-                self.testbed.network.host_pids,
-                [(src, dst, port) for src, dst, _, port in probes],
-                size_bytes=size_bytes,
-            )
+            times_ns = probing.times_ns(self.testbed, probes, size_bytes).tolist()
         except OSError as error:
             raise CollectiveError(f"the probes before collective {number} failed: {error}") from None
         rows = [
@@ -334,9 +321,7 @@ class PointRun:
         placement = np.array(self.testbed.placement or rank_order_of(self._fabric, self._config.workload))
         dead = dead_cables(next(reversed(self.testbed.faults_under.values()), ()), self._fabric)
         probes = probes_of(self._fabric, self._mode, self._config.workload, placement, dead).tolist()
-        first = {pair: paths[0].index for pair, paths in self._fabric.paths_between.items() if paths}
-        site = self._fabric.gpu_sites.tolist()
-        return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in probes]
+        return probing.with_ports(self._fabric, probes)
 
     @contextmanager
     def _timed_changes(self, number: int, change: Callable[[int, Floats], object]) -> Iterator[Callable[[int], object]]:

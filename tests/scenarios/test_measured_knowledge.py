@@ -378,6 +378,21 @@ def test_settings_that_probes_do_not_support_are_refused(keys, says):
         scenario_of(NEAR.format(every=1) + keys)
 
 
+@pytest.mark.parametrize("delay", ["10 us", "1 ms"])
+def test_probes_show_rates_where_flows_begin_in_slow_start(delay, tmp_path):
+    own = NEAR.format(every=1) + f'[conditions]\nwan_delay = "{delay}"\n[transport]\nline_rate = false\n'
+    own += '[collective]\ncount = 2\nemulated = 2\n[run]\nmodes = ["near"]\n'
+    (tmp_path / "slowly.toml").write_text(own)
+    assert answer(tmp_path / "run", "slowly.toml")["fidelity"]["drops"] == 0
+    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).configurations()
+    conditions, probes = conditions_of(setting), pd.read_parquet(tmp_path / "run" / "probes.parquet")
+    assert len(probes) == 16
+    for number, here in probes.groupby("collective"):
+        sent = here[["src", "dst", "path"]].to_numpy().astype(np.int16)
+        took_s = (here.arrived_s - here.sent_s).to_numpy()
+        assert took_s == pytest.approx(probe_takes_s(conditions, number, sent, 250_000), rel=0.004)
+
+
 def test_probes_through_the_ports_of_tunnels_take_the_predicted_times_and_both_engines_choose_alike(tmp_path):
     """Such a port makes up for 2 us: of a probe's 250 kB at 60 Gbit/s that is 6 %."""
     own = (

@@ -226,6 +226,57 @@ def test_knowledge_that_a_program_never_gives_is_told(
     assert where is not None or "learns nothing" not in said
 
 
+PROBED = """
+[fabric]
+gpus = [2, 2]
+[conditions]
+intra_rate = "100 Gbit/s"
+[conditions.links]
+wan.rate = "10 Gbit/s"
+"s0b1>s1b0".rate = "40 Gbit/s"
+"s1b0>s0b1".rate = "20 Gbit/s"
+[run]
+modes = ["probing"]
+[[policy]]
+name = "probing"
+reroute = "every"
+reembed = "never"
+knowledge = "probed"
+"""
+ONE = """
+import os, socket, sys, time
+if os.environ["RANK"] == "2":
+    with socket.create_server(("", 7000)) as server:
+        connection = server.accept()[0]
+    while connection.recv(1 << 20): pass
+elif os.environ["RANK"] == "0":
+    time.sleep(0.01)
+    with socket.create_connection(("g2", 7000)) as connection:
+        connection.sendall(bytes(10_000_000))
+"""
+
+
+def test_probes_before_the_ranks_start_show_the_slowest_links_and_the_program_takes_the_best_path(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "probed.toml").write_text(PROBED)
+    (tmp_path / "one.py").write_text(ONE)
+    for run in ("run", "again"):
+        _, said = ended("probed.toml", "--out", run, "--exec", f"{sys.executable} one.py", cwd=tmp_path)
+        assert "probing sends its probes once, before the ranks start, and knows what they show until the end" in said
+    for name in ("measured.csv", "links.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    with (tmp_path / "run" / "measured.csv").open() as file:
+        found = {one["link"]: float(one["rate_bps"]) for one in csv.DictReader(file)}
+    fast = {"s0b1>s1b0": 40e9, "g0>s0b1": 40e9, "s1b0>g3": 40e9, "s1b0>s0b1": 20e9, "g2>s1b0": 20e9, "s0b1>g1": 20e9}
+    slow = {"s0b0>s1b0": 10e9, "s1b1>s0b1": 10e9, "g1>s0b0": 10e9, "s1b1>g2": 10e9}
+    for link, rate_bps in (fast | slow).items():
+        assert found[link] == pytest.approx(rate_bps, rel=0.005), link
+    with (tmp_path / "run" / "links.csv").open() as file:
+        carried = {one["link"]: int(one["bytes"]) for one in csv.DictReader(file)}
+    assert carried["s0b1>s1b0"] > 10_000_000 and max(carried[link] for link in ("s0b0>s1b0", "s0b0>s1b1")) == 0
+
+
 COLLECTIVES = """
 import json, os, socket, time
 rank = int(os.environ["RANK"])
