@@ -37,17 +37,16 @@ def main() -> None:
     job = Job(**job_values | {"transport": settings, "limits": transport.Limits(**job_values["limits"])})
     transport.lift_memory_limit()
     payload = _payload(job)
-    controls = [socket.socket(fileno=gpu["control_fd"]) for gpu in gpus]
+    fds = [gpu["control_fd"] for gpu in gpus]
     launcher_pid, agents = os.getpid(), set[int]()
-    for gpu, control in zip(gpus, controls, strict=True):
+    for index, gpu in enumerate(gpus):
         if (pid := os.fork()) == 0:
             die_with_parent(launcher_pid)
-            for other in controls:  # so that a control connection is closed when its agent ends
-                if other is not control:
-                    other.close()
-            _child(control, gpu, job, payload)
+            if later := fds[index + 1 :]:  # so that a control connection is closed when its agent ends
+                os.closerange(min(later), max(later) + 1)  # no other descriptor lies between them
+            _child(socket.socket(fileno=fds[index]), gpu, job, payload)
         agents.add(pid)
-        control.close()
+        os.close(fds[index])
     _outlive(agents)
 
 

@@ -342,6 +342,7 @@ def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[C
     """
     everyone, of_each, slots = range(places), slots, slots - scratch
 
+    @cache  # a contribution has as many bits as there are contributions, and for each of them a place that wants it
     def mine(place: int, slot: int) -> int:
         return 1 << (place * of_each + slot)
 

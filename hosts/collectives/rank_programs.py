@@ -24,7 +24,8 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
     check_placement(placement, schedule.places)
     terms = _Terms(workload, placement)
     parts = [_RankProgram() for _ in placement]
-    now = workload.initial_contents
+    # What each slot of each place holds, with its terms: a set of many contributions takes long to look up.
+    now = [[(content, terms.of(content)) for content in contents] for contents in workload.initial_contents]
     for task, transfer in enumerate(schedule.transfers):
         flow = schedule.flows[transfer.flow]
         if not isinstance(flow, Flow):
@@ -40,21 +41,25 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
             receives.append(Receive(task=task, size_bytes=size, terms=(((window, terms.multipliers[src]),),)))
             continue
         arriving = [now[flow.src][slot] for slot, _ in transfer.slots]
-        if 0 in arriving:
-            slot, _ = transfer.slots[arriving.index(0)]
+        if empty := [slot for (slot, _), (content, _) in zip(transfer.slots, arriving, strict=True) if not content]:
+            slot = empty[0]
             raise ScheduleError(f"transfer {task} sends slot {slot} of place {flow.src}, which is empty")
         sends.append(Send(task=task, slots=tuple(slot for slot, _ in transfer.slots), after=transfer.after))
         for slot, _ in transfer.slots:
             parts[src].send(slot)
         uses = []
-        for (_, slot), content in zip(transfer.slots, arriving, strict=True):
-            now[flow.dst][slot] = content | (now[flow.dst][slot] if transfer.adds else 0)
-            uses.append(parts[dst].receive(slot, transfer.adds, terms.of(now[flow.dst][slot])))
+        for (_, slot), held in zip(transfer.slots, arriving, strict=True):
+            if transfer.adds:
+                total = held[0] | now[flow.dst][slot][0]
+                now[flow.dst][slot] = total, terms.of(total)
+            else:
+                now[flow.dst][slot] = held
+            uses.append(parts[dst].receive(slot, transfer.adds, now[flow.dst][slot][1]))
         receives.append(
             Receive(
                 task=task,
                 slots=tuple(slot for _, slot in transfer.slots),
-                terms=tuple(map(terms.of, arriving)),
+                terms=tuple(of_content for _, of_content in arriving),
                 uses=tuple(uses),
                 adds=transfer.adds,
             )

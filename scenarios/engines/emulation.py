@@ -54,9 +54,10 @@ WRONG_DATA = "delivered wrong data"
 """Part of a testbed's last line on stderr if it ended because a chunk had wrong bytes."""
 
 # Memory of a VM, measured with 8 to 256 GPUs: 120 MB for the system, Open vSwitch and the controller, 3.3 MB per GPU
-# (its host and agent), 20 kB for each pair of GPUs in a site (the HTB class of its link and its share of every table).
+# (its host), 20 kB for each pair of GPUs in a site (the HTB class of its link and its share of every table). An agent
+# copies the 4 MB of Python's memory that it has from the launcher, and has 1 MB to receive into (32 and 128 GPUs).
 _SYSTEM_BYTES = 512 * 2**20  # includes room for the kernel's page cache and for choosing rings
-_GPU_BYTES, _PAIR_BYTES = 3_500_000, 20_000
+_GPU_BYTES, _PAIR_BYTES, _AGENT_BYTES = 3_500_000, 20_000, 3_500_000
 _KEPT, _QUEUED = 1.45, 1.25  # memory per byte that agents keep, and per byte in flight, as `peak_usage` counts them
 _SUMS_BYTES, _SUMS_GPU_BYTES = 32 * 2**20, 8 * 2**20  # numpy, and each agent's multiplied data
 _TRACE_SHARE = 6  # memory for the rows of a trace while it is read, as a multiple of its file size
@@ -122,12 +123,13 @@ def memory_bytes(config: Scenario) -> int:
     of_ranks = programs(workload, range(config.gpus))
     cases = [peak_usage(workload, of_ranks, slow=rank) for rank in (-1, config.gpus - 1)]
     buffers, queued = max(sum(kept) for kept, _ in cases), max(in_flight for _, in_flight in cases)
-    lent = sum(LENT for program in of_ranks if program.buffers and not has_sums(workload))
+    adds = has_sums(workload)
+    lent = 0 if adds else sum(LENT for program in of_ranks if program.buffers)
     data = round(workload.largest_slot_bytes * (_KEPT * buffers + lent) + _QUEUED * queued)
-    sums = _SUMS_BYTES + _SUMS_GPU_BYTES * config.gpus if has_sums(workload) else 0
+    sums = _SUMS_BYTES + _SUMS_GPU_BYTES * config.gpus if adds else 0
     trace = config.conditions.trace
     trace_rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
-    return network_bytes(config) + data + sums + trace_rows
+    return network_bytes(config) + _AGENT_BYTES * config.gpus + data + sums + trace_rows
 
 
 @cache
