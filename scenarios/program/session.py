@@ -615,9 +615,9 @@ def computing_sentence(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _told_apart(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return where each run was, in words, by what differs between them."""
-    return (
-        [f" at {words}" for words in differing_words([one["label"] for one in results])] if len(results) > 1 else [""]
-    )
+    if len(results) < 2:
+        return [""] * len(results)
+    return [f" at {words}" for words in differing_words([one["label"] for one in results])]
 
 
 def _computing(result: Mapping[str, Any]) -> tuple[int, float, float] | None:
