@@ -191,8 +191,10 @@ class ProgramTimeline:
         self._given = dict[tuple[int, int], int]()  # the paths that collectives of the script have got
         self.is_directed = self._has_collectives = False
         self._row = self.count = self.rerouted = self.messages = 0
-        self.seen_bps: Floats = self._probe() if self._mode.knowledge.kind == PROBED else np.empty(0)
-        self._noted.note(self.seen_bps)
+        self.seen_bps: Floats = np.empty(0)
+        if self._mode.knowledge.kind == PROBED:
+            self.seen_bps = self._probe()
+            self._noted.note(self.seen_bps)
         self._drawn_bps = self.rates_bps = self._conditions.shaped_bps(0, ())
         self._dead = self._avoided = NO_CABLES  # the cables that are down now, and were when paths were chosen
         self._chosen_bps, self._best = self._believed.known_bps(0, ()), self._routed_row() == 0
