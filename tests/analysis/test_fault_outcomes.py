@@ -38,8 +38,10 @@ def outages(*listed: tuple[int, int, tuple[str, ...], tuple[str, ...]]) -> dict[
 def test_events_of_a_real_run_give_the_outcomes_recorded_with_it() -> None:
     """An emulated run with a link, a switch and an agent fault; its outcomes were stored together with its events."""
     stored = json.loads(STORED.read_text())
-    unknown = dict.fromkeys(("cost_s", "lasting_cost_s", "costs", "jobs"))  # the events do not have the times for it
-    wanted = [outcome | unknown for outcome in stored["outcomes"]]
+    # The events do not have the times for these.
+    unknown = dict.fromkeys(("cost_s", "gained_s", "lasting_cost_s", "costs", "jobs", "as_before"))
+    untils = [2, 3, 6]  # the collectives of the events "over" and, of an agent, "ended"
+    wanted = [outcome | unknown | {"until": until} for outcome, until in zip(stored["outcomes"], untils, strict=True)]
     assert fault_outcomes(stored["events"]) == wanted
 
 
