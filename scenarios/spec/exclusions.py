@@ -292,7 +292,7 @@ TABLE = (
     Exclusion(
         _TIMED,
         _WALL,
-        "long segments that wait in its fifo queues when rates change: collectives are 8 to 16 % faster than predicted",
+        "collectives took up to 16 % less time than predicted, and why is not known",
     ),
     Exclusion(
         _REROUTED_BY_TIME, _STRUCK, "not modelled yet: paths around failures that are chosen within a collective"
