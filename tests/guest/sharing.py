@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,12 @@ def kernel(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any]) -> di
             shaper.lose("s0b0-eth3", share)
             found[f"lost {share}"] = json.loads(sh("tc -j qdisc show dev s0b0-eth3"))
         with closing(DropCounter(pids)) as drops:
-            name = next(one.name for one in shaping.ifbs if one.rank == 1 and fabric.gpus[0].ip in one.sources)
+            address = ip_address(fabric.gpus[0].ip)
+            name = next(
+                one.name
+                for one in shaping.ifbs
+                if one.rank == 1 and any(address in ip_network(source) for source in one.sources)
+            )
             inside(pids[1], f"tc qdisc change dev {name} root handle 1: netem delay 1ms limit 1")
             with namespace(pids[0]):
                 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
