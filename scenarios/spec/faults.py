@@ -257,6 +257,10 @@ def _what_was_meant(text: str) -> str:
     thing, target = words[0] if words else "", text.split()[1] if len(words) > 1 else ""
     target = re.sub(r"->|[>:]", "-", target)
     known = [form.replace("A-B", target).replace(" S ", f" {target} ").replace(" R ", f" {target} ") for form in _WHATS]
+    verb = words[2] if len(words) > 2 else ""
+    if not any(sign.isdigit() for sign in verb):  # an amount would be as good as a verb: "fails" is close to "loss 1 %"
+        alike = [form for form in known if verb and form.split(maxsplit=2)[-1].startswith(verb[:2])]
+        known = alike or [form for form, named in zip(known, _WHATS, strict=True) if not re.search(r"\d", named)]
     return did_you_mean(" ".join([thing, target, *words[2:]]), known)
 
 
