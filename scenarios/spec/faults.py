@@ -256,6 +256,8 @@ def _what_was_meant(text: str) -> str:
     words = text.lower().split(maxsplit=2)
     thing, target = words[0] if words else "", text.split()[1] if len(words) > 1 else ""
     target = re.sub(r"->|[>:]", "-", target)
+    if target and not re.search(r"[\d-]", target):  # it is no link, switch or rank
+        return did_you_mean(text, _WHATS)
     known = [form.replace("A-B", target).replace(" S ", f" {target} ").replace(" R ", f" {target} ") for form in _WHATS]
     verb = words[2] if len(words) > 2 else ""
     if not any(sign.isdigit() for sign in verb):  # an amount would be as good as a verb: "fails" is close to "loss 1 %"
