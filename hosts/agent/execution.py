@@ -8,9 +8,9 @@ part, while each part is still in the processor's caches: reading a large messag
 collective take a quarter longer. In virtual time verification takes no time, like all computing; on a wall clock it is
 part of the measured time.
 
-A rank with a single incoming connection and no computations waits for the parts of its messages in order. Any other
-rank polls all its connections, each of which becomes readable when its next message has arrived whole, and serves the
-readable ones in the program's order. Neither wakes for single packets (SO_RCVLOWAT).
+A rank with a single incoming connection and no computations blocks in reading that connection. Any other rank polls
+all its connections, each of which becomes readable when its next message has arrived whole (SO_RCVLOWAT), and serves
+the readable ones in the program's order.
 """
 
 import heapq
@@ -62,7 +62,6 @@ class Execution:
         self._is_windowed = is_windowed
         self._unsent = [deque[_Unsent]() for _ in outgoing]
         self._epoll: select.epoll | None = None
-        self._lowat, self._only = 1, select.poll()
         self._program, self._collective, self._flip = program, collective, flip
         self._outgoing, self._incoming = outgoing, incoming
         self._payload, self._buffers = payload, buffers
@@ -99,10 +98,8 @@ class Execution:
         self._polls = len(self._incoming) != 1 or bool(self._streams) or self._is_windowed
         self._start_ready(range(len(self._sends) + len(self._streams)), began_ns)
         if not self._polls:
-            self._only.register(self._incoming[0], select.POLLIN)
             while self._receives[0]:
                 self._serve(0)
-            self._incoming[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         else:
             self._serve_all(began_ns)
         return {
@@ -331,7 +328,7 @@ class Execution:
         """Receive a whole message and verify it; return how it is wrong, as a sentence, or None."""
         size, source = self._size_bytes(receive), self._incoming[connection]
         rank = self._program.receives[connection][0]
-        progress = _Progress(source, size + messages.LABEL_BYTES)
+        progress = _Progress(source)
         try:
             if receive.slots:
                 for position in range(len(receive.slots)):
@@ -416,35 +413,7 @@ class Execution:
             if self._is_windowed:
                 progress.received_bytes += got
                 return
-            progress.received_bytes += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
-            return
-        left = into
-        while left:
-            if progress.received_bytes >= progress.waited_bytes:
-                self._wait_for(progress, len(left))
-            got = 0
-            with suppress(BlockingIOError):
-                got = progress.source.recv_into(left, 0, socket.MSG_WAITALL | socket.MSG_DONTWAIT)
-                if not got:
-                    return
-            progress.received_bytes += got
-            if got < len(left):  # a connection with a nearly full window is readable before
-                progress.waited_bytes = progress.received_bytes
-            left = left[got:]
-
-    def _wait_for(self, progress: "_Progress", size_bytes: int) -> None:
-        """Wait until this many more bytes of a message have arrived, and its label if they are the message's last.
-
-        A blocking read would wake for each packet, and switches between processes are expensive in the VM.
-        """
-        if progress.received_bytes + size_bytes + messages.LABEL_BYTES >= progress.size_bytes:
-            size_bytes = progress.size_bytes - progress.received_bytes
-        if self._lowat != size_bytes:
-            progress.source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
-            self._lowat = size_bytes
-        if not self._only.poll(self._deadline_ns / 1e6):
-            raise BlockingIOError
-        progress.waited_bytes = progress.received_bytes + size_bytes
+        progress.received_bytes += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
 
     def _check(self, progress: "_Progress", data: memoryview, part: range, terms: Sequence[Term], where: str) -> None:
         if progress.wrong is None:
@@ -484,9 +453,7 @@ class _Progress:
     """How many bytes of a message have arrived, and the first error found in it."""
 
     source: socket.socket
-    size_bytes: int
     received_bytes: int = 0
-    waited_bytes: int = 0
     wrong: str | None = None
 
 
