@@ -98,6 +98,8 @@ class Execution:
         self._polls = len(self._incoming) != 1 or bool(self._streams) or self._is_windowed
         self._start_ready(range(len(self._sends) + len(self._streams)), began_ns)
         if not self._polls:
+            # Woken for parts of messages instead (SO_RCVLOWAT), 32 ranks over ports switch 2,286 times an AllGather in
+            # place of 122,830. But in slow start an AllReduce of 0.4 s took 1.2 s: acknowledgements follow reading.
             while self._receives[0]:
                 self._serve(0)
         else:
