@@ -65,7 +65,7 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
         f"{name}{suffix}-jobs",
         bars,
         title=configuration.title,
-        caption=f"Time of each job{' by mode' * (len(modes) > 1)}, counted from its start: {about}.",
+        caption=f"{_times(configuration.measures_of_jobs)}{' by mode' * (len(modes) > 1)}: {about}.",
         ticks={(configuration.index, mode): mode for mode in modes},
         measures=configuration.measures_of_jobs,
         whole=_rounds(run),
@@ -83,11 +83,15 @@ def picture_of_sweep(name: str, run: Run, configurations: Sequence[Configuration
         if index == one.index
     }
     where = f"{title}, mode {' '.join(sorted({mode for _, mode in modes}))}"
-    caption = f"Time of each job by configuration, counted from its start: {where}."
     measures = {job: measure for one in configurations for job, measure in one.measures_of_jobs.items()}
+    caption = f"{_times(measures)} by configuration: {where}."
     return _picture(
         f"{name}-jobs", bars, title=where, caption=caption, ticks=ticks, measures=measures, whole=_rounds(run)
     )
+
+
+def _times(measures: Mapping[str, str]) -> str:
+    return f"Completion time of each job, counted from its start{', or what its axis says,' * bool(measures)}"
 
 
 def _rounds(run: Run) -> int:

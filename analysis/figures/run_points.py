@@ -21,7 +21,7 @@ from analysis.figures.swept_axis import SweptAxis, swept_axis
 from analysis.results.reader import Run
 from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
-from analysis.statistics.jobs_in_words import all_words_of, measured_as, told_apart, words_of
+from analysis.statistics.jobs_in_words import BACKGROUND, REQUESTS, all_words_of, measured_as, told_apart, words_of
 from analysis.statistics.number_words import COLLECTIVE_NAMES
 from analysis.statistics.rates import Range, ranges_of, untold
 from topologies.conditions import background_load, link_overrides
@@ -203,7 +203,7 @@ class Configuration:
     @property
     def has_drawn_jobs(self) -> bool:
         """Whether the messages of any job are drawn at random."""
-        return any(job.get("kind") in ("background", "requests") for job in self.values.get("job") or ())
+        return any(job.get("kind") in (BACKGROUND, REQUESTS) for job in self.values.get("job") or ())
 
     @property
     def has_blocks(self) -> bool:

@@ -282,9 +282,9 @@ def _jobs(results: Sequence[ConfigResult]) -> Paragraph:
                 for job in point.jobs
             )
             lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {', '.join(jobs)}")
-    return Paragraph(
-        about=About.JOBS, heading="the jobs' mean completion times, each from the job's start", lines=tuple(lines)
-    )
+    others = any(measured_as(job.written()) for result in results for job in result.config.jobs)
+    what = f"the jobs' mean completion times, each from the job's start{', or what brackets say' * others}"
+    return Paragraph(about=About.JOBS, heading=what, lines=tuple(lines))
 
 
 def _tells_more(point: PointResult) -> bool:

@@ -153,9 +153,8 @@ class ProgramTimeline:
     often a path has, and `messages` the number of OpenFlow messages in all. Faults in force are given to each method;
     with `routes` False there is no controller, and paths stay as they are. `seen_bps` are the rates that a mode with
     measured ports has seen in the row before, or a mode that probes before the ranks start, [links or ports] bit/s, NaN
-    for none. If the controller is far from the
-    switches, paths are installed in a thread, one change after the other, as rates and faults do not wait for it;
-    `finish` waits for the last one. Raises the errors of `Failure`.
+    for none. If the controller is far from the switches, paths are installed in a thread, one change after the other,
+    as rates and faults do not wait for it; `finish` waits for the last one. Raises the errors of `Failure`.
     """
 
     def __init__(self, testbed: Testbed, config: Scenario) -> None:

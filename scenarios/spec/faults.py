@@ -252,11 +252,11 @@ def _read_what(kind: str, match: re.Match[str]) -> dict[str, Any]:
 
 
 def _what_was_meant(text: str) -> str:
-    """Return a hint to what may be meant by a text that is no fault, for the same link, switch or rank."""
+    """Return a hint to the fault that an unknown text may mean, with the link, switch or rank that it names."""
     words = text.lower().split(maxsplit=2)
     thing, target = words[0] if words else "", text.split()[1] if len(words) > 1 else ""
     target = re.sub(r"->|[>:]", "-", target)
-    if target and not re.search(r"[\d-]", target):  # it is no link, switch or rank
+    if target and not re.search(r"[\d-]", target):  # the text names no link, switch or rank
         return did_you_mean(text, _WHATS)
     known = [form.replace("A-B", target).replace(" S ", f" {target} ").replace(" R ", f" {target} ") for form in _WHATS]
     verb = words[2] if len(words) > 2 else ""
@@ -310,7 +310,7 @@ def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str,
         allowed = 'allowed: a time, such as "30 ms"'
         yield ".for", f"{format_value(table['for'])} does not fit a fault at a time; {allowed}"
     if in_time and not of_program and values.get("what", {}).get("kind") == "controller killed":
-        why = "is no time after which a controller is started again, which happens between collectives"
+        why = "is a time, and a controller that was killed is started again between collectives"
         yield ".for", f'{format_value(table["for"])} {why}; allowed: a number of them, such as "3 collectives"'
 
 

@@ -57,6 +57,7 @@ def workload_of_jobs(
                 place,
                 default,
                 sites=sites,
+                number=number,
                 seed=(seed, place, number),
                 training=training,
                 matrix_bps=matrix_bps,
@@ -79,6 +80,7 @@ def _job(
     default: CollectiveSpec,
     *,
     sites: tuple[int, ...],
+    number: int,
     seed: tuple[int, ...],
     training: TrainingPlan | None,
     matrix_bps: tuple[tuple[float, ...], ...],
@@ -110,7 +112,7 @@ def _job(
             wanted_bps = job.rate_bps / (len(ranks) - 1)
         elif job.kind == REQUESTS:
             of_ranks = [site_of_gpu[rank] for rank in ranks]
-            workload, tokens = requests_workload(job, of_ranks, number=seed[-1], seed=seed)
+            workload, tokens = requests_workload(job, of_ranks, number=number, seed=seed)
             wanted_bps = demand_bps(job, len(ranks))
         elif spec.kind == TRAINING:
             assert training is not None

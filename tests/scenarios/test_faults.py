@@ -108,7 +108,7 @@ def test_a_fault_of_a_program_survives_reading_and_writing(at_ns: int, what: str
         (
             {"what": "controller killed", "for": "30 ms"},
             "for",
-            '"30 ms" is no time after which a controller is started again, which happens between collectives; ',
+            '"30 ms" is a time, and a controller that was killed is started again between collectives; ',
         ),
         (
             {"at": "20 ms", "for": "5 ms"},
