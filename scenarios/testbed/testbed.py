@@ -893,7 +893,8 @@ class Testbed:
         """The size of the message for which paths are chosen."""
         if self.config.program.is_given:
             return self.config.program.message_bytes
-        return self.config.workload.unsprayed.largest_message_bytes
+        # As the model chooses: by the first round, where others have other messages.
+        return self.config.of_round(0).workload.unsprayed.largest_message_bytes
 
     def lacks_flow_paths(self, mode: Mode) -> bool:
         """Return whether flows lack paths of the fabric's routing, because their connections are new."""

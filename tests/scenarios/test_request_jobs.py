@@ -162,6 +162,19 @@ def test_what_is_wrong_with_a_job_of_requests_is_told_with_its_key(keys, place, 
     assert re.match(rf"job\[1\]{re.escape(place)}: {re.escape(words)}", line), line
 
 
+def test_paths_of_every_round_are_chosen_as_the_model_chooses_them(tmp_path):
+    """By one message for all rounds, though each has others: else a run ends with a path that was not planned."""
+    policy = {"name": "mine", "reroute": "every", "reembed": "every 2", "knowledge": "probed"}
+    given = {"conditions.wan_rate": "10-100 Gbit/s", "conditions.intra_rate": "20-200 Gbit/s", "policy": [policy]}
+    path = tmp_path / "probed.toml"
+    values = CONSTANT | given | {"conditions.wan_delay": "2 ms", "collective.count": 3, "run.modes": ["mine"]}
+    jobs = Override("job", [SUM | {"size": "20 MB"}, CHAT], "job")
+    path.write_text(resolved(load_scenario("paper", [jobs, *(Override(key, one, key) for key, one in values.items())])))
+    out, _ = ended(path, "--json", "--out", "run", "--no-report", cwd=tmp_path)
+    fidelity = json.loads(out)["fidelity"]
+    assert fidelity["collectives"] == 3 and fidelity["p99_abs_error"] < 1e-3
+
+
 def test_requests_beside_a_collective_take_the_predicted_times_and_the_same_nanoseconds_in_every_boot(tmp_path):
     path = tmp_path / "both.toml"
     path.write_text(resolved(setting(SUM, CHAT)))
