@@ -67,9 +67,10 @@ RULES: dict[str, Rule] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Prefilled:
-    """Where each request is prefilled, and when that is done (s)."""
+    """Where each request is prefilled, by which server of that site's pool, and when that is done (s)."""
 
     is_remote: Sequence[bool]
+    server: Sequence[int]
     done_s: Sequence[float]
 
 
@@ -96,14 +97,17 @@ def poisson(
 
 def prefill(requests: Sequence[Request], serving: Serving, rule: Rule) -> Prefilled:
     """Ask the rule for each request, in the order of arrival, and return what follows for the pools."""
-    free_s = {False: [0.0] * serving.local_servers, True: [0.0] * serving.remote_servers}
-    wan_free_s, is_remote, done_s = 0.0, list[bool](), list[float]()
+    free = {
+        where: [(0.0, server) for server in range(count)]
+        for where, count in ((False, serving.local_servers), (True, serving.remote_servers))
+    }
+    wan_free_s, is_remote, servers, done_s = 0.0, list[bool](), list[int](), list[float]()
     for request in requests:
         ends_s = {}
         for where, token_s in ((False, serving.local_token_s), (True, serving.remote_token_s)):
             # An order crosses the WAN before the remote site knows of a request.
             known_s = request.arrival_s + (serving.wan_delay_s if where else 0.0)
-            begin_s = max(known_s, free_s[where][0]) if free_s[where] else float("inf")
+            begin_s = max(known_s, free[where][0][0]) if free[where] else float("inf")
             ends_s[where] = begin_s + request.input_tokens * token_s
         wan_s = request.input_tokens * serving.cache_bytes * 8 / serving.wan_bps
         wan_wait_s = max(0.0, wan_free_s - ends_s[True])
@@ -116,12 +120,14 @@ def prefill(requests: Sequence[Request], serving: Serving, rule: Rule) -> Prefil
             wan_s=wan_s,
         )
         where = rule(offer)
-        heapq.heapreplace(free_s[where], ends_s[where])
+        server = free[where][0][1]
+        heapq.heapreplace(free[where], (ends_s[where], server))
+        servers.append(server)
         if where:
             wan_free_s = max(wan_free_s, ends_s[True]) + wan_s
         is_remote.append(where)
         done_s.append(ends_s[where])
-    return Prefilled(is_remote=is_remote, done_s=done_s)
+    return Prefilled(is_remote=is_remote, server=servers, done_s=done_s)
 
 
 def transfers_s(begin_s: Sequence[float], sizes: Sequence[float], *, rate_bps: float, delay_s: float) -> list[float]:

@@ -5,7 +5,6 @@ values to one of the first. Each GPU prefills one request at a time. A cache is 
 the network does (open loop), so that a round's messages are known before it begins. Decoding has room for all requests.
 """
 
-import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.serving import Prefilled, Request, Serving, poisson, prefill
+from analysis.model.serving import Prefilled, Request, Serving, poisson, prefill, remote_caches
 from hosts.collectives.background import timed
 from hosts.collectives.kinds import FirstTokens, Workload
 from hosts.collectives.schedule import Flow, ScheduleError
@@ -135,14 +134,7 @@ def _caches(
     local: Sequence[int],
     remote: Sequence[int],
 ) -> Iterator[tuple[float, int, Flow, int]]:
-    """Yield the caches that are sent: when each is done (s), its request, its flow, and its bytes. A request goes to
-    the server that is free first, as in `prefill`, and its cache to the local GPUs in turn."""
-    servers = [(0.0, place) for place in remote]
-    sent = 0
-    for number, (request, is_remote, done_s) in enumerate(
-        zip(requests, prefilled.is_remote, prefilled.done_s, strict=True)
-    ):
-        if is_remote:
-            _, src = heapq.heapreplace(servers, (done_s, servers[0][1]))
-            yield done_s, number, Flow(src, local[sent % len(local)]), round(request.input_tokens * serving.cache_bytes)
-            sent += 1
+    """Yield the caches that are sent, to the local GPUs in turn: when each is done (s), its request, its flow, and its
+    bytes."""
+    for sent, (number, done_s, size) in enumerate(remote_caches(requests, serving, prefilled)):
+        yield done_s, number, Flow(remote[prefilled.server[number]], local[sent % len(local)]), round(size)

@@ -201,7 +201,9 @@ def _line(
     others = [served(each, serving, prefill(each, serving, rule())).first_token_s for each in draws[1:]]
     first = requests[:measured]
     # It does not depend on what follows; asked anew, a rule that draws would decide otherwise.
-    prefilled = Prefilled(is_remote=every.is_remote[:measured], done_s=every.done_s[:measured])
+    prefilled = Prefilled(
+        is_remote=every.is_remote[:measured], server=every.server[:measured], done_s=every.done_s[:measured]
+    )
     if any(prefilled.is_remote):
         predicted = served(first, serving, prefilled)
         found = served(first, serving, prefilled, arrivals_s(first, serving, prefilled, seed=seed))
