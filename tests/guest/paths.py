@@ -1,4 +1,4 @@
-"""Opens paths that are at all places of a page, of all lengths that may be wrong; prints how many opened, and errors."""
+"""Opens paths at all places of a page, of all lengths that may be wrong; prints how many opened, and errors."""
 
 import ctypes
 import errno
