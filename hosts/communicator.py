@@ -149,7 +149,7 @@ class Communicator:
         )
         self.epoch, self._collective = epoch, 0
         self._failure = ""  # why the agents were ended
-        self._moves: dict[int, Move] = {}
+        self._moves: dict[int, Move] | None = None  # without connections
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self._ranks]
         self._controls, agents_ends = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         for control in self._controls:  # sending a command larger than the socket buffer to a stopped agent blocks
@@ -177,7 +177,7 @@ class Communicator:
     def set_workload(self, workload: Workload) -> None:
         """Execute another workload from the next `connect` on: of the same flows, and within the extent `most`."""
         assert workload.schedule.flows == self._workload.schedule.flows
-        self._workload, self._moves = workload, {}
+        self._workload, self._moves = workload, None
 
     def connect(self, placement: Sequence[int], *, rto_min_s: float | None = None) -> None:
         """Replace all connections by those that the schedule needs with rank `placement[p]` at place p.
@@ -229,11 +229,12 @@ class Communicator:
         one at once. Raises ValueError without connections and for a flip that is not in the collective, and
         CollectiveError if an agent dies or does not finish in time.
         """
-        if not self._moves:
+        moved = self._moves
+        if moved is None:
             raise ValueError("there are no connections yet")
         transfers = self._workload.schedule.transfers
         if flip is not None and not (
-            flip.task in self._moves and 0 <= flip.byte < message_bytes(self._workload, transfers[flip.task])
+            flip.task in moved and 0 <= flip.byte < message_bytes(self._workload, transfers[flip.task])
         ):
             raise ValueError(f"{flip} is not in a collective of {len(transfers)} transfers of these sizes")
         self._collective += 1
@@ -249,7 +250,7 @@ class Communicator:
         answers = self._answers("run", self._ranks)
         arrived_ns = _times_by_task(answers, "arrived_ns")
         faults = [
-            Fault(rank=rank, src=self._moves[fault["task"]].src, **fault)
+            Fault(rank=rank, src=moved[fault["task"]].src, **fault)
             for rank, answer in enumerate(answers)
             for fault in answer["faults"]
         ]
@@ -276,7 +277,7 @@ class Communicator:
             except subprocess.TimeoutExpired:
                 end()
         self._launcher.wait()
-        self._moves = {}
+        self._moves = None
 
     def kill(self) -> None:
         """End the agents immediately, even during a collective."""

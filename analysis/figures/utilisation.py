@@ -8,17 +8,21 @@ from matplotlib.lines import Line2D
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.style import FAINT, line_style
 
+_HOLLOW: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markersize": 5}
+
 
 class Row(NamedTuple):
-    """The utilisation of a method, 0 to 1, at a bandwidth in Gbit/s."""
+    """The utilisation of a method, 0 to 1, at a bandwidth in Gbit/s, as found here or as a paper has it."""
 
     method: str
     gbps: float
     utilisation: float
+    published: bool = False
 
 
 def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: float, title: str) -> Picture:
-    """Draw these rows, and on a dotted line at `level` the least bandwidth (Gbit/s) of each method that reaches it."""
+    """Draw these rows, those of a paper as hollow markers, and on a dotted line at `level` the least bandwidth (Gbit/s)
+    of each method that reaches it."""
     methods = list(dict.fromkeys(row.method for row in rows))
     looks: dict[str, dict[str, Any]] = {method: line_style(index) for index, method in enumerate(methods)}
     with canvas(7.2, 3.9) as figure:
@@ -26,7 +30,9 @@ def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: floa
         axes.axhline(level, color=FAINT, linewidth=0.9, linestyle=":")
         for method, look in looks.items():
             own = sorted((row for row in rows if row.method == method), key=lambda row: row.gbps)
-            axes.plot([row.gbps for row in own], [row.utilisation for row in own], **look | {"marker": ""})
+            for published, style in ((False, {"marker": ""}), (True, _HOLLOW)):
+                some = [row for row in own if row.published is published]
+                axes.plot([row.gbps for row in some], [row.utilisation for row in some], **look | style)
             if method in least_gbps:
                 axes.plot(least_gbps[method], level, **look | {"linestyle": "none", "markersize": 5})
         axes.set_xscale("log")
@@ -39,7 +45,8 @@ def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: floa
         legend(
             figure,
             [Line2D([], [], label=_label(method, least_gbps), **look) for method, look in looks.items()],
-            f"markers, numbers: the least bandwidth for {100 * level:g} %",
+            f"markers, numbers: the least bandwidth for {100 * level:g} %"
+            + "; hollow: the paper's table" * any(row.published for row in rows),
         )
     caption = f"Compute utilisation of methods of training by the bandwidth between two sites: {title}."
     data = csv_text(row._asdict() for row in rows)

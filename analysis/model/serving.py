@@ -176,13 +176,20 @@ def served(
         )
         arrived_s = {number: instant for (number, *_), instant in zip(caches, instants, strict=True)}
     there_s = [arrived_s.get(number, done) for number, done in enumerate(prefilled.done_s)]
-    free_s, first_s, end_s = [0.0] * serving.slots, np.zeros(len(requests)), np.zeros(len(requests))
-    for number in sorted(range(len(requests)), key=lambda one: (there_s[one], one)):
-        begin_s = max(there_s[number], free_s[0])
-        end_s[number] = begin_s + requests[number].output_tokens * serving.token_s
-        heapq.heapreplace(free_s, float(end_s[number]))
-        first_s[number] = begin_s + serving.token_s - requests[number].arrival_s
-    return Served(first_token_s=first_s, end_s=end_s)
+    decode_s = [request.output_tokens * serving.token_s for request in requests]
+    begin_s = np.array(decoding_s(there_s, decode_s, serving.slots))
+    arrivals_s = np.array([request.arrival_s for request in requests])
+    return Served(first_token_s=begin_s + serving.token_s - arrivals_s, end_s=begin_s + np.array(decode_s))
+
+
+def decoding_s(there_s: Sequence[float], decode_s: Sequence[float], slots: int) -> list[float]:
+    """Return when each request begins to be decoded: in the order in which caches are there, and as soon as one of the
+    slots is free, in which it stays for its `decode_s`."""
+    free_s, begin_s = [0.0] * min(slots, len(there_s)), [0.0] * len(there_s)
+    for number in sorted(range(len(there_s)), key=lambda one: (there_s[one], one)):
+        begin_s[number] = max(there_s[number], free_s[0])
+        heapq.heapreplace(free_s, begin_s[number] + decode_s[number])
+    return begin_s
 
 
 def loads(requests: Sequence[Request], serving: Serving, prefilled: Prefilled) -> dict[str, float]:

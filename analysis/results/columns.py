@@ -148,8 +148,10 @@ JOB = (
     Column("start_s", "float"),
     Column("completion_s", "float"),
     Column("predicted_s", "float"),
+    _later("first_token_p50_s", "float", ""),
+    _later("requests_per_s", "float", ""),
 )
-"""The columns of jobs.parquet."""
+"""The columns of jobs.parquet. The last two are of jobs of requests, NaN of others."""
 
 FAULT = (
     Column("number", "int32"),

@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
 _COLUMNS = frozenset(column.name for column in COLLECTIVE[1:])
-_OF_JOBS = frozenset(("completion_s", "predicted_s"))
+_OF_JOBS = frozenset(("completion_s", "predicted_s", "first_token_p50_s", "requests_per_s"))
 
 
 class Point(NamedTuple):
@@ -32,7 +32,8 @@ class Rows:
 
     `columns` has arrays [K, ...] by the names of `columns.COLLECTIVE`, without those that the engine does not compute;
     `rows[name]` is one of them. `jobs` has "completion_s" and, if measured, "predicted_s" of each of J concurrent jobs,
-    [K, J] seconds. `records` has arrays [any, columns] by the names of `columns.RECORDS`, with times in ns.
+    [K, J] seconds, and what is told of requests if there are any. `records` has arrays [any, columns] by the names of
+    `columns.RECORDS`, with times in ns.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 """The columns of every table but the collectives, which also have those of swept keys (`collectives_schema`)."""
 
 LATER: Mapping[str, Value] = {
-    column.name: column.otherwise for column in (*columns.COLLECTIVE, *columns.FAULT) if column.is_later
+    column.name: column.otherwise for column in (*columns.COLLECTIVE, *columns.JOB, *columns.FAULT) if column.is_later
 }
 """Columns that runs of earlier versions may lack, with the value that they get on reading."""
 _FROM_0 = {"fault": "number"}
@@ -112,14 +112,16 @@ def records_table(records: Array, point: Columns, name: str) -> pa.Table:
 
 def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
     """Convert the times of `jobs` in the rows of one point to a table, with a row for each job of each collective."""
+    otherwise = {column.name: column.otherwise for column in columns.JOB}
     completion_s = rows.jobs["completion_s"]
     predicted_s = rows.jobs.get("predicted_s", completion_s)
     values = {
         **point,
+        **otherwise,
+        **{name: times.reshape(-1) for name, times in rows.jobs.items()},
         "collective": np.repeat(rows.numbers, len(jobs)),
         **{name: np.tile([job[name] for job in jobs], len(rows)) for name in ("background", "start_s")},
         "job": np.tile([job["name"] for job in jobs], len(rows)),
-        "completion_s": completion_s.reshape(-1),
         "predicted_s": predicted_s.reshape(-1),
     }
     return _table(values, len(rows) * len(jobs), SCHEMAS[columns.JOBS])

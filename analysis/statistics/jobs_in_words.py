@@ -14,7 +14,7 @@ Job = Mapping[str, Any]
 BACKGROUND, REQUESTS, _MESSAGES = "background", "requests", ("background", "transfer")
 _WORK = (
     *("kind", "size", "schedule", "pattern", "rate", "duration", "count", "ranks"),
-    *("trace", "per_second", "input", "cache", "local_token", "remote_token", "token", "percentile"),
+    *("trace", "per_second", "input", "cache", "local_token", "remote_token", "token", "slots", "output", "percentile"),
 )
 """The fields that define what a job does, and between which ranks. The rule of requests is a choice."""
 _UNGIVEN = {
@@ -117,7 +117,9 @@ def _fields(job: Job) -> dict[str, str]:
         "start": "from {}",
         "deadline": "by {}",
         "latest": "at the latest {}",
-        "token": "first token {}",
+        "token": "decoded in {}",
+        "slots": "{} at a time",
+        "output": "to {} tokens",
         "percentile": "percentile {}",
         "ranks": "on GPUs {}",
     }
@@ -125,7 +127,7 @@ def _fields(job: Job) -> dict[str, str]:
     for field in ("schedule", "trace", "rule"):
         if field in values:
             values[field] = "/".join(str(values[field]).split("/")[-2:])
-    default = {"count": 1, "start": "0 s", "token": "20 ms", "percentile": 99}
+    default = {"count": 1, "start": "0 s", "token": "20 ms", "output": 200, "percentile": 99}
     found = {
         field: form.format(values[field])
         for field, form in written.items()

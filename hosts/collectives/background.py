@@ -1,7 +1,8 @@
 """Background traffic: messages that GPUs send each other at predetermined times (open loop)."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
+from types import MappingProxyType
 
 import numpy as np
 
@@ -110,12 +111,14 @@ def timed(
     places: int,
     algorithm: str,
     among: Iterable[Flow | Stream] = (),
+    until_s: Mapping[int, float] = MappingProxyType({}),
 ) -> Workload:
     """Return a workload of timed messages: (time in s, flow, bytes), with ascending times for each source place. Its
     flows begin with those in `among`, whether or not they have a message.
 
     A place's computation stream is its clock: each message depends on a computation that ends at the message's time,
-    and is sent after the earlier messages on its flow.
+    and is sent after the earlier messages on its flow. A place of `until_s` computes until then, which is not before
+    its last message.
     """
     flows: dict[Flow | Stream, int] = {flow: index for index, flow in enumerate(among)}
     transfers: list[Transfer] = []
@@ -127,6 +130,9 @@ def timed(
         index = flows.setdefault(flow, len(flows))
         transfers.append(Transfer(flow=index, size=size, after=(len(transfers) - 1,)))
         now_ns[flow.src] = at_ns
+    for place, at_s in until_s.items():
+        clock = flows.setdefault(Stream(place), len(flows))
+        transfers.append(Transfer(flow=clock, size=(round(at_s * 1e9) - now_ns[place]) / 1e9))
     return Workload(
         kind=MESSAGES,
         algorithm=algorithm,

@@ -92,7 +92,7 @@ def _check(job: Job, places: int) -> None:
 
 def _behind(tokens: FirstTokens, gates: int) -> FirstTokens:
     """Return what a job measures if it has this many transfers before those of its workload."""
-    return replace(tokens, caches=tuple((gates + transfer, arrival_s) for transfer, arrival_s in tokens.caches))
+    return replace(tokens, caches=tuple((gates + transfer, request) for transfer, request in tokens.caches))
 
 
 def _groups(jobs: Sequence[Job], sites: Sequence[int]) -> tuple[tuple[int, ...], ...]:

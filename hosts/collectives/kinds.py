@@ -152,15 +152,19 @@ class FirstTokens:
     """What a job of requests measures: the time from the arrival of a request to its first token, of which `percentile`
     is the job's time.
 
-    A token is decoded in `token_s`. `there_s` has the times until the caches of requests are there that are not sent,
-    and `caches` the transfer that brings each other cache, counted from the job's first, with the arrival of its
-    request, in s from the job's start.
+    For each request there is its arrival, when its cache is there, infinity if it is sent, and how many tokens it gets.
+    `caches` has the transfer that brings each cache that is sent, counted from the job's first, with the number of its
+    request. A token is decoded in `token_s`, in one of `slots`; None: there is always one. Times are in s from the
+    job's start.
     """
 
     percentile: float
     token_s: float
+    slots: int | None
+    arrivals_s: tuple[float, ...]
     there_s: tuple[float, ...]
-    caches: tuple[tuple[int, float], ...]
+    output_tokens: tuple[int, ...]
+    caches: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +255,7 @@ class Workload:
         """The bytes of the largest message, for which paths are compared; background traffic does not count."""
         flows = self.schedule.flows
         sent = [one.amount for one in self.foreground_transfers if isinstance(flows[one.flow], Flow)]
-        return max(1, round(max(sent) * self.slot_bytes))
+        return max(1, round(max(sent, default=0) * self.slot_bytes))  # a round of requests may send none
 
     def owner(self, transfer: Transfer) -> int:
         """Return the place whose block is first in a transfer; -1 if messages have no blocks or all the same one."""

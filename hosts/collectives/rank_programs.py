@@ -190,12 +190,12 @@ def flow_bytes(workload: Workload) -> int:
     totals: dict[Flow, int] = {}
     for flow, transfer in workload.schedule.sends():
         totals[flow] = totals.get(flow, 0) + message_bytes(workload, transfer) + LABEL_BYTES
-    return max(totals.values())
+    return max(totals.values(), default=0)  # a round of requests may send nothing
 
 
 def flow_messages(workload: Workload) -> int:
     """Return the largest number of messages of one flow in a collective."""
-    return max(Counter(flow for flow, _ in workload.schedule.sends()).values())
+    return max(Counter(flow for flow, _ in workload.schedule.sends()).values(), default=0)
 
 
 class Extent(NamedTuple):
@@ -220,9 +220,8 @@ def _extent(workload: Workload) -> Extent:
     schedule = workload.schedule
     sent = [message_bytes(workload, task) for _, task in schedule.sends()]
     computing_s = sum(task.size for task in schedule.transfers if isinstance(schedule.flows[task.flow], Stream))
-    return Extent(
-        flow_bytes(workload), flow_messages(workload), *windows(workload), max(sent), sum(sent), float(computing_s)
-    )
+    most, total = max(sent, default=0), sum(sent)
+    return Extent(flow_bytes(workload), flow_messages(workload), *windows(workload), most, total, float(computing_s))
 
 
 def peak_usage(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) -> tuple[list[int], int]:

@@ -36,7 +36,7 @@ from scenarios.engines.base import (
 from scenarios.engines.pool import TRIES, Executors, FailedTask, results
 from scenarios.engines.prediction import PlannedCollective, PointPredictor, plan_of
 from scenarios.engines.referees import best_s
-from scenarios.engines.timing import jobs_s, path_changes, round_s
+from scenarios.engines.timing import job_times, path_changes, round_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.outcome import readings
 from scenarios.spec.emulated import numbers_of
@@ -375,7 +375,7 @@ class Reader:
         if not any(event["event"] in ("injected", "failed", "restarted") for event in self._events):
             return {}, {}, {}, {}
         healthy = plan_of(self._task.config, self._task.mode)
-        predicted_s, jobs_predicted_s = healthy.with_jobs_s()
+        predicted_s, of_jobs = healthy.with_jobs()
         if self._task.config.control.counted:
             predicted_s = predicted_s + np.nan_to_num(healthy.reconfiguring_s())
         measured, under_faults = (
@@ -383,18 +383,20 @@ class Reader:
             for times_s in (self._completion_s, self._predicted_s)
         )
         healthy_s = {number: float(predicted_s[number]) for number in self._completion_s}
-        if jobs_predicted_s is None:
+        if of_jobs is None:
             return measured, under_faults, {}, healthy_s
 
         def later_s(job: int, jobs_s: Mapping[int, npt.NDArray[np.float64]]) -> dict[int, float]:
-            return {number: float(times_s[job] - jobs_predicted_s[number, job]) for number, times_s in jobs_s.items()}
+            return {
+                number: float(times_s[job] - of_jobs.completion_s[number, job]) for number, times_s in jobs_s.items()
+            }
 
-        of_jobs = {
+        each_job_s = {
             span.name: (later_s(job, self._jobs_s), later_s(job, self._jobs_predicted_s))
             for job, span in enumerate(self._task.config.workload.jobs)
             if not span.is_background
         }
-        return measured, under_faults, of_jobs, healthy_s
+        return measured, under_faults, each_job_s, healthy_s
 
     def _rows(self, row: dict[str, Any]) -> Rows:
         """Compare one collective with the plan and return its row of results."""
@@ -415,11 +417,11 @@ class Reader:
             for move in moves(config.carried_workload, row["placement"])
         ]
         sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
-        completion_s, job_completion_s = np.array([row["completion_s"]], dtype=np.float64), None
+        completion_s, of_jobs = np.array([row["completion_s"]], dtype=np.float64), dict[str, Any]()
         if spans := config.workload.jobs:
             completion_s = round_s(spans, arrived_s[:, None])
-            job_completion_s = jobs_s(spans, arrived_s[:, None])
-            self._jobs_s[k] = job_completion_s[0]
+            of_jobs = job_times(spans, arrived_s[:, None])._asdict() | {"predicted_s": expected.jobs_s}
+            self._jobs_s[k] = of_jobs["completion_s"][0]
         self._predictor.observed(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
         if self._task.config.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
@@ -458,9 +460,9 @@ class Reader:
                 "reconfigure_messages": np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
                 **fifo_columns,
             },
-            jobs={"completion_s": job_completion_s, "predicted_s": expected.jobs_s},
+            jobs=of_jobs,
             records={
-                "transfers": np.array(transfers, dtype=np.int64),
+                "transfers": np.array(transfers, dtype=np.int64).reshape(-1, 7),
                 "counters": None if counters is None else np.insert(counters, 0, k, axis=1),
                 "probes": None if probes is None else np.insert(probes, 0, k, axis=1),
             },

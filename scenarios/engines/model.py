@@ -154,7 +154,7 @@ def _rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
             rows[mode] = FailedTask(str(error))
             continue
         plan = Plan(config, mode, decisions, conditions, batch.start)
-        completion_s, jobs_s = plan.with_jobs_s()
+        completion_s, of_jobs = plan.with_jobs()
         within = plan.moves_within(completion_s)
         waits_s = None
         if config.control.counted:
@@ -174,7 +174,7 @@ def _rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
                 "rerouted_within": within[:, 0],
                 "moved_within": within[:, 1],
             },
-            jobs={"completion_s": jobs_s},
+            jobs=of_jobs and of_jobs._asdict(),
         )
     return rows
 

@@ -98,7 +98,7 @@ class PointPredictor:
             read = replace(read, since_s=read.since_s[:-1], until_s=read.until_s[:-1], sent_bytes=read.sent_bytes[:-1])
         else:
             read = None
-        (predicted_s,), jobs_s = plan.with_jobs_s(read)
+        (predicted_s,), of_jobs = plan.with_jobs(read)
         later = [] if read is None else plan.replanned(read)
         waits_s = 0.0
         if self._config.control.counted:
@@ -110,7 +110,7 @@ class PointPredictor:
             later=[decisions.path[0] for decisions in later],
             predicted_s=float(predicted_s) + waits_s,
             reconfigure_s=waits_s,
-            jobs_s=jobs_s,
+            jobs_s=None if of_jobs is None else of_jobs.completion_s,
         )
 
     def skip(self, collective: int) -> None:

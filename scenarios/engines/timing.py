@@ -31,7 +31,7 @@ from scenarios.policies.outcome import Readings
 from scenarios.policies.policy import Mode
 from scenarios.policies.rules import reacts
 from scenarios.spec.classes import of_flows
-from scenarios.spec.requests import first_token_s
+from scenarios.spec.requests import served_times
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
 from topologies.shaping.classes import FRAME_BYTES, payload_bytes
@@ -131,23 +131,23 @@ class Timing:
         If flows can share links or ports, all flows get their max-min fair shares; otherwise each has its links to
         itself. A round of jobs is complete when all jobs except background jobs are.
         """
-        return self.with_jobs_s(read)[0]
+        return self.with_jobs(read)[0]
 
-    def with_jobs_s(self, read: Readings | None = None) -> tuple[Floats, Floats | None]:
-        """Predict the completion times, [K] seconds, and those of the jobs, [K, J], or None if there are no jobs."""
+    def with_jobs(self, read: Readings | None = None) -> tuple[Floats, "JobTimes | None"]:
+        """Predict the completion times, [K] seconds, and those of the jobs, or None if there are no jobs."""
         spans = self.workload.jobs
         if not spans:
             return self._without_jobs_s(read), None
         if self._differs_by_round:
-            by_round, by_job = zip(*(plan.with_jobs_s(read) for plan in self._each()), strict=True)
-            return np.concatenate(by_round), np.concatenate(by_job)
+            by_round, by_job = zip(*(plan.with_jobs(read) for plan in self._each()), strict=True)
+            return np.concatenate(by_round), JobTimes.joined(by_job)
         rounds, jobs = [], []
         step = max(1, _TIMES_AT_ONCE // len(self.workload.schedule.transfers))
         for first in range(0, len(self.decisions.path), step):
             arrives_s = self.rows(slice(first, first + step)).times(read).arrives_s
             rounds.append(round_s(spans, arrives_s))
-            jobs.append(jobs_s(spans, arrives_s))
-        return np.concatenate(rounds), np.concatenate(jobs)
+            jobs.append(job_times(spans, arrives_s))
+        return np.concatenate(rounds), JobTimes.joined(jobs)
 
     def _without_jobs_s(self, read: Readings | None) -> Floats:
         """Predict the completion times of a configuration without jobs, [K] seconds."""
@@ -398,25 +398,39 @@ def path_changes(path: npt.NDArray[np.int16], moved: npt.NDArray[np.int16]) -> i
 def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
     """Return when the last non-background job ends, [K] seconds, given the arrivals of transfers, [T, K]."""
     spans = [span for span in spans if not span.is_background]
-    ends_s = [
-        arrives_s[span.transfers.start : span.transfers.stop].max(axis=0, initial=0.0)
-        for span in spans  # a round may have no request whose cache is sent
-    ]
+    ends_s = [arrives_s[span.transfers.start : span.transfers.stop].max(axis=0, initial=0.0) for span in spans]
     return np.max(ends_s, axis=0)  # type: ignore[no-any-return]
 
 
-def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
-    """Return each job's time, [K, J] seconds: from its start to its last arrival, or to the first tokens of its
-    requests; arguments as `round_s`."""
+class JobTimes(NamedTuple):
+    """The times of J jobs in K rounds, [K, J] each: from a job's start to its last arrival, or to the first tokens of
+    its requests; and of jobs of requests the median time to first token, and how many are served a second, NaN of other
+    jobs, and None if there is no such job."""
 
-    def of_job(span: JobSpan) -> Floats:
+    completion_s: Floats
+    first_token_p50_s: Floats | None
+    requests_per_s: Floats | None
+
+    @classmethod
+    def joined(cls, parts: Sequence["JobTimes"]) -> "JobTimes":
+        """Return the times of the same jobs in rounds that follow each other."""
+        completion_s, *others = zip(*parts, strict=True)
+        return cls(np.concatenate(completion_s), *(None if one[0] is None else np.concatenate(one) for one in others))
+
+
+def job_times(spans: Sequence[JobSpan], arrives_s: Floats) -> JobTimes:
+    """Return the times of all jobs; arguments as `round_s`."""
+
+    def of_job(span: JobSpan) -> tuple[Floats, ...]:
         own_s = arrives_s[span.transfers.start : span.transfers.stop] - span.start_s
         if span.first_tokens is not None:
-            return first_token_s(span.first_tokens, own_s)
-        latest_s: Floats = own_s.max(axis=0, initial=0.0)
-        return latest_s  # a draw of background traffic may have no message
+            return served_times(span.first_tokens, own_s)
+        latest_s: Floats = own_s.max(axis=0, initial=0.0)  # a draw of background traffic may have no message
+        return latest_s, *(np.full(latest_s.shape, np.nan),) * 2
 
-    return np.stack([of_job(span) for span in spans], axis=1)
+    serves = any(span.first_tokens is not None for span in spans)
+    completion_s, *others = (np.stack(each, axis=1) for each in zip(*map(of_job, spans), strict=True))
+    return JobTimes(completion_s, *(others if serves else (None, None)))
 
 
 @lru_cache(maxsize=64)

@@ -57,9 +57,24 @@ class TrainingResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServingResult:
+    """The requests of a point's job, means over its rounds: the median of the times to first token, and how many are
+    served a second."""
+
+    mean_first_token_p50_s: float
+    mean_requests_per_s: float
+
+    @property
+    def words(self) -> str:
+        """Both in words: "median 63.1 ms, 4.7 requests a second"."""
+        return f"median {self.mean_first_token_p50_s * 1e3:,.3f} ms, {self.mean_requests_per_s:,.3g} requests a second"
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobResult:
     """One job of a point: the means of its measured and predicted completion times, the longest time, and all of both,
-    [K] s; no round waits for `background`. `training` describes the iterations of a training job."""
+    [K] s; no round waits for `background`. `training` describes the iterations of a training job, and `serving` the
+    requests of one that has some."""
 
     name: str
     mean_s: float
@@ -69,12 +84,13 @@ class JobResult:
     completion_s: npt.NDArray[np.float64]
     predicted_s: npt.NDArray[np.float64]
     training: TrainingResult | None = None
+    serving: ServingResult | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields, including those of `training`, without the single times."""
+        """Return the fields, including those of `training` and `serving`, without the single times."""
         values = asdict(self)
         del values["completion_s"], values["predicted_s"]
-        return values | (values.pop("training") or {})
+        return values | (values.pop("training") or {}) | (values.pop("serving") or {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +164,7 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
         *point, name, background = key
         of_point = results.get(Point(*point), ())
         rows = of_job.sort_values("collective")
+        serves = not rows["requests_per_s"].isna().all()
         result = JobResult(
             name=name,
             mean_s=float(rows["completion_s"].mean()),
@@ -156,6 +173,12 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
             background=bool(background),
             completion_s=rows["completion_s"].to_numpy(),
             predicted_s=rows["predicted_s"].to_numpy(),
+            serving=ServingResult(
+                mean_first_token_p50_s=float(rows["first_token_p50_s"].mean()),
+                mean_requests_per_s=float(rows["requests_per_s"].mean()),
+            )
+            if serves
+            else None,
         )
         results[Point(*point)] = (*of_point, result)
     return results

@@ -32,6 +32,7 @@ from scenarios.experiment.ecmp import EcmpGain, lines_of
 from scenarios.experiment.fault_results import heading
 from scenarios.experiment.point_results import (
     ConfigResult,
+    JobResult,
     PointResult,
     TrainingResult,
     intervals_of,
@@ -277,14 +278,20 @@ def _jobs(results: Sequence[ConfigResult]) -> Paragraph:
             jobs = (
                 f"{job.name}{' (background)' * job.background}"
                 + f" ({measures[job.name]})" * bool(measures[job.name])
-                + f" {job.mean_s * 1e3:,.3f} ms"
-                + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * (result.engine != "model")
+                + f" {job.mean_s * 1e3:,.3f} ms{_beside(job, result.engine)}"
                 for job in point.jobs
             )
             lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {', '.join(jobs)}")
     others = any(measured_as(job.written()) for result in results for job in result.config.jobs)
     what = f"the jobs' mean completion times, each from the job's start{', or what brackets say' * others}"
     return Paragraph(about=About.JOBS, heading=what, lines=tuple(lines))
+
+
+def _beside(job: JobResult, engine: str) -> str:
+    """Return what is told beside the time of a job, in brackets: its prediction, and of requests two numbers more."""
+    told = [f"predicted {job.mean_predicted_s * 1e3:,.3f}"] * (engine != "model")
+    told += [] if job.serving is None else [job.serving.words]
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def _tells_more(point: PointResult) -> bool:

@@ -320,6 +320,11 @@ def _picture(lines: Sequence[Line]) -> "Picture":
             Bar(f"{line.series}, {line.degree}, measured", name, 1e3 * value_s, measured=True)
             for name, value_s in line.measured_s.items()
         ]
+    bars += [
+        Bar(f"their table, {degree}", name, of_fifty_us / 50e3)
+        for degree, times in _THEIRS.items()
+        for name, of_fifty_us in zip(_BARS, times, strict=True)
+    ]
     note = f"predicted: {_COUNT:,} collectives, WAN delay {_DELAYS[-1]}"
     note += f"; measured: {_MEASURED_RANGE} of them" if any(line.measured_s for line in lines) else ""
     return picture(bars, name="followup", y="mean time of an AllGather (ms)", note=note)

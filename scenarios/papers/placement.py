@@ -112,7 +112,7 @@ class Model:
 
         from analysis.model.evaluator import Evaluator, Shared
         from hosts.collectives.schedule import Flow
-        from scenarios.engines.timing import jobs_s
+        from scenarios.engines.timing import job_times
 
         workload, count = self._workload(tuple(starts_s)), len(orders)
         flows = workload.schedule.flows
@@ -120,7 +120,8 @@ class Model:
         delay_s = self._config.conditions.intra_delay_s * np.array([isinstance(flow, Flow) for flow in flows])
         network = Shared(links, self._conditions.shared_bps(0, count), np.tile(delay_s, (count, 1)))
         evaluator = Evaluator(workload.schedule.transfers, flows=len(flows), slot_bytes=workload.slot_bytes)
-        ends_s: Floats = jobs_s(workload.jobs, evaluator.times(network).arrives_s) + np.array(starts_s)
+        took_s = job_times(workload.jobs, evaluator.times(network).arrives_s).completion_s
+        ends_s: Floats = took_s + np.array(starts_s)
         return ends_s
 
     def crowding(self, orders: "Orders", starts_s: Sequence[float] = _AT_ONCE) -> "Floats":

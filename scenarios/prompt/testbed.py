@@ -298,7 +298,7 @@ class InteractiveTestbed:
         Raises PromptError if there are none, or a flow has no path; as `deliver` does if it is cut short.
         """
         from scenarios.engines.prediction import Plan, decisions_of  # which takes half a second to import
-        from scenarios.engines.timing import jobs_s
+        from scenarios.engines.timing import job_times
 
         if not self.jobs and self.own is None:
             allowed = "a scenario with [[job]] tables, training, or a schedule of messages"
@@ -312,15 +312,15 @@ class InteractiveTestbed:
         self._check_reach(self.state(), pairs(config.workload.schedule, range(config.gpus)))
         conditions = conditions_of(config)
         decisions = decisions_of(config, name, conditions, start=number, count=1)
-        (all_s,), of_jobs_s = Plan(config, name, decisions, conditions, number).with_jobs_s()
+        (all_s,), of_jobs = Plan(config, name, decisions, conditions, number).with_jobs()
         config = config.of_round(number)
         latest_s = max((span.start_s for span in config.workload.jobs), default=0.0)
-        longest_s = float(np.max(all_s if of_jobs_s is None else of_jobs_s)) + latest_s
+        longest_s = float(np.max(all_s if of_jobs is None else of_jobs.completion_s)) + latest_s
         record = self._run_jobs(config, name, longest_s=longest_s)
-        if of_jobs_s is None:
+        if of_jobs is None:
             return {config.collective.kind: (record.completion_s, float(all_s))}
-        (predicted_s,) = of_jobs_s
-        (measured_s,) = jobs_s(config.workload.jobs, np.array(record.arrived_ns)[:, None] / 1e9)
+        (predicted_s,) = of_jobs.completion_s
+        (measured_s,) = job_times(config.workload.jobs, np.array(record.arrived_ns)[:, None] / 1e9).completion_s
         spans = config.workload.jobs
         return {
             span.name: (float(took_s), float(planned_s))

@@ -62,8 +62,9 @@ class JobSpec:
 
     A job of requests has this many `requests` in a round, `per_second` on average with a mean of `input_tokens`, or the
     next ones of a `trace`. A token has `cache_bytes`, and takes `local_token_s` or `remote_token_s` to prefill, as the
-    `rule` decides, which expects a WAN of `rate_bps`. The job's time is the `percentile` of the times to first token,
-    of which decoding takes `token_s` (`scenarios.spec.requests`).
+    `rule` decides, which expects a WAN of `rate_bps`. Of this many requests at a time, `slots` (None: all), each token
+    is decoded in `token_s`, with a mean of `output_tokens`. The job's time is the `percentile` of the times to first
+    token (`scenarios.spec.requests`).
     """
 
     name: str
@@ -92,6 +93,8 @@ class JobSpec:
     remote_token_s: float | None = None
     rule: str | None = None
     token_s: float = 0.02
+    slots: int | None = None
+    output_tokens: int = 200
     percentile: float = 99.0
 
     @property
@@ -142,7 +145,8 @@ class JobSpec:
     def written(self) -> dict[str, Any]:
         """Return the [[job]] table that declares this job."""
         values = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
-        default = {"start": 0.0, "count": 1, "token": JobSpec.token_s, "percentile": JobSpec.percentile}
+        default = {"start": 0.0, "count": 1, "token": JobSpec.token_s, "output": JobSpec.output_tokens}
+        default["percentile"] = JobSpec.percentile
         return {
             key: KEYS[key].kind.write(value)
             for key, value in values.items()
@@ -206,6 +210,8 @@ KEYS: Mapping[str, Key] = {
     "remote_token": Key("remote_token_s", DELAY),
     "rule": Key("rule", _RULE),
     "token": Key("token_s", DELAY),
+    "slots": Key("slots", whole(1, MAX_REQUESTS)),
+    "output": Key("output_tokens", whole(1, 10_000_000)),
     "percentile": Key("percentile", numbers((int, float), 1, 100)),
 }
 _VALUE_KINDS = {name: key.kind for name, key in KEYS.items()}
@@ -213,7 +219,7 @@ _BACKGROUND_KEYS = ("pattern", "rate", "duration")
 _TRANSFER_KEYS = ("deadline", "latest")
 _DRAWN_KEYS = ("per_second", "input")
 _NEEDED_OF_REQUESTS = ("requests", "cache", "local_token", "remote_token", "rule")
-_REQUESTS_KEYS = (*_NEEDED_OF_REQUESTS, *_DRAWN_KEYS, "trace", "token", "percentile")
+_REQUESTS_KEYS = (*_NEEDED_OF_REQUESTS, *_DRAWN_KEYS, "output", "trace", "token", "slots", "percentile")
 _EXPECT_NOTHING = ("local", "remote")
 """The rules that expect no rate of the WAN."""
 _COLLECTIVE_KEYS = ("algorithm", "channels", "pieces", "size", "schedule", "count")
@@ -242,7 +248,7 @@ def unused(table: Mapping[str, object], default: str) -> Iterator[tuple[str, str
         if table.get("rule") in _EXPECT_NOTHING:
             yield "rate", f'the rule "{table["rule"]}" expects no rate of the WAN'
         if "trace" in table:
-            yield from ((key, "the requests are those of the trace") for key in _DRAWN_KEYS)
+            yield from ((key, "the requests are those of the trace") for key in (*_DRAWN_KEYS, "output"))
         return
     yield from ((key, f"the kind is not {REQUESTS}") for key in _REQUESTS_KEYS)
     if kind == TRANSFER:

@@ -170,7 +170,7 @@ def _window(load: Load) -> Note | None:
 
 
 def _small(load: Load) -> Note | None:
-    if load.message_bytes is None:
+    if load.message_bytes is None or not load.connection_bytes:
         return None
     error = small_message_error(load.message_bytes, load.slowest_bps)
     if error < TOLD_ERROR:

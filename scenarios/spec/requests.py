@@ -2,7 +2,8 @@
 
 The GPUs of the first rank's site prefill and decode; those of other sites only prefill, and send the cache of keys and
 values to one of the first. Each GPU prefills one request at a time. A cache is sent when its prefill is done, whatever
-the network does (open loop), so that a round's messages are known before it begins. Decoding has room for all requests.
+the network does (open loop), so that a round's messages are known before it begins. Decoding sends nothing, and follows
+from when caches were there.
 """
 
 import math
@@ -10,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.serving import Prefilled, Request, Serving, poisson, prefill, remote_caches
+from analysis.model.serving import Prefilled, Request, Serving, decoding_s, poisson, prefill, remote_caches
 from hosts.collectives.background import timed
 from hosts.collectives.kinds import FirstTokens, Workload
-from hosts.collectives.schedule import Flow, ScheduleError
+from hosts.collectives.schedule import Flow, ScheduleError, Stream
 from scenarios.policies.serving_rule import rule_of
 from scenarios.spec.jobs import JobSpec
 from scenarios.spec.request_trace import read
@@ -50,7 +52,7 @@ def requests_workload(
         cache_bytes=job.cache_bytes,
         wan_bps=job.rate_bps or math.inf,
         wan_delay_s=0.0,
-        slots=job.requests,
+        slots=job.slots or job.requests,
         token_s=job.token_s,
     )
     requests = _requests(job, number, seed)
@@ -59,36 +61,52 @@ def requests_workload(
     except ValueError as error:
         raise ScheduleError(str(error)) from None
     messages = sorted(_caches(requests, prefilled, serving, local, remote))
-    there_s = [
-        done_s - request.arrival_s
-        for request, is_remote, done_s in zip(requests, prefilled.is_remote, prefilled.done_s, strict=True)
-        if not is_remote
-    ]
     workload = timed(
         ((at_s, flow, size) for at_s, _, flow, size in messages),
         places=len(site_of_rank),
         algorithm=job.rule,
-        among=[Flow(src, dst) for src in remote for dst in local],
+        among=[*(Flow(src, dst) for src in remote for dst in local), *map(Stream, (*local, *remote))],
+        until_s=_lasts_s(prefilled, local),
     )
     workload = replace(workload, groups=())  # the ranks' servers stay where they are
     sent = [index for index, transfer in enumerate(workload.schedule.transfers) if transfer.after]
-    arrivals_s = [requests[number].arrival_s for _, number, *_ in messages]
     return workload, FirstTokens(
         percentile=job.percentile,
         token_s=job.token_s,
-        there_s=tuple(there_s),
-        caches=tuple(zip(sent, arrivals_s, strict=True)),
+        slots=job.slots,
+        arrivals_s=tuple(request.arrival_s for request in requests),
+        there_s=tuple(
+            math.inf if is_remote else done_s
+            for is_remote, done_s in zip(prefilled.is_remote, prefilled.done_s, strict=True)
+        ),
+        output_tokens=tuple(request.output_tokens for request in requests),
+        caches=tuple(zip(sent, (number for _, number, *_ in messages), strict=True)),
     )
 
 
-def first_token_s(tokens: FirstTokens, arrives_s: Floats) -> Floats:
-    """Return the percentile of the times to first token of a job's requests, [K] s, from the arrivals of all its
-    transfers, [T, K] s from the job's start."""
-    sent, arrivals_s = [transfer for transfer, _ in tokens.caches], [arrival_s for _, arrival_s in tokens.caches]
-    waited_s = arrives_s[sent] - np.array(arrivals_s)[:, None]
-    unsent_s = np.broadcast_to(np.array(tokens.there_s)[:, None], (len(tokens.there_s), arrives_s.shape[1]))
-    found: Floats = np.percentile(np.concatenate([unsent_s, waited_s]), tokens.percentile, axis=0) + tokens.token_s
-    return found
+class ServedTimes(NamedTuple):
+    """Of a job's requests in K rounds, [K] each: the percentile of their times to first token (s), the median of these,
+    and how many requests are served a second, from the first one's arrival to the last one's last token."""
+
+    first_token_s: Floats
+    first_token_p50_s: Floats
+    requests_per_s: Floats
+
+
+def served_times(tokens: FirstTokens, arrives_s: Floats) -> ServedTimes:
+    """Return what the arrivals of all of a job's transfers, [T, K] s from the job's start, tell of its requests."""
+    there_s = np.repeat(np.array(tokens.there_s)[:, None], arrives_s.shape[1], axis=1)
+    for transfer, number in tokens.caches:
+        there_s[number] = arrives_s[transfer]
+    decode_s = np.array(tokens.output_tokens) * tokens.token_s
+    begin_s = there_s
+    if tokens.slots is not None:
+        by_round = [decoding_s(each, decode_s.tolist(), tokens.slots) for each in there_s.T.tolist()]
+        begin_s = np.array(by_round).T
+    waits_s = begin_s - np.array(tokens.arrivals_s)[:, None] + tokens.token_s
+    at_percentile_s, median_s = np.percentile(waits_s, (tokens.percentile, 50), axis=0)
+    lasts_s = (begin_s + decode_s[:, None]).max(axis=0) - tokens.arrivals_s[0]
+    return ServedTimes(at_percentile_s, median_s, len(there_s) / lasts_s)
 
 
 def demand_bps(job: JobSpec, ranks: int) -> float:
@@ -109,7 +127,7 @@ def _requests(job: JobSpec, number: int, seed: tuple[int, ...]) -> list[Request]
     assert job.requests is not None
     if job.trace is None:
         assert job.per_second is not None and job.input_tokens is not None
-        drawn = {"per_s": job.per_second, "input_tokens": job.input_tokens, "output_tokens": 1}
+        drawn = {"per_s": job.per_second, "input_tokens": job.input_tokens, "output_tokens": job.output_tokens}
         return poisson(job.requests, **drawn, seed=list(seed))
     whole = _of_trace(job.trace)
     if job.requests > len(whole):
@@ -125,6 +143,12 @@ def _of_trace(path: Path) -> list[Request]:
         return read(path)
     except ValueError as error:
         raise ScheduleError(f"trace: {error}") from None
+
+
+def _lasts_s(prefilled: Prefilled, local: Sequence[int]) -> dict[int, float]:
+    """Return when the servers at these places have done all prefills of the first site, s, of those that have any."""
+    every = zip(prefilled.is_remote, prefilled.server, prefilled.done_s, strict=True)
+    return {local[server]: done_s for is_remote, server, done_s in every if not is_remote}  # they are in order
 
 
 def _caches(

@@ -353,6 +353,11 @@ def _picture(lines: Sequence[Line], title: str) -> "Picture":
     from analysis.figures.utilisation import Row, picture
 
     rows = [Row(line.method, bps / 1e9, share) for line in lines for bps, share in line.utilisation.items()]
+    rows += [
+        Row(line.method, gbps, percent / 100, published=True)
+        for line in lines
+        for gbps, percent in zip(line.paper_gbps or (), LEVELS, strict=False)
+    ]
     at = LEVELS.index(TOLD)
     least = {line.method: line.least_bps[at] / 1e9 for line in lines if 0 < line.least_bps[at] < math.inf}
     return picture(rows, least, level=TOLD / 100, title=title)

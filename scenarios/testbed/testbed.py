@@ -567,7 +567,9 @@ class Testbed:
         slowest_bps = float(self.platform.scale.rates_bps(np.array(self._slowest_bps)))
         silence_s, delay_s = 8 * total / slowest_bps, float(np.sort(self.delays_s)[-_LONG_LINKS:].sum())
         if delay_s > _SHORT_S:  # otherwise they pass within the usual deadline
-            silence_s += delay_s * max(move.step for move in moves(workload, range(workload.schedule.places)))
+            silence_s += delay_s * max(
+                (move.step for move in moves(workload, range(workload.schedule.places))), default=0
+            )
         return silence_s
 
     def _bytes_ahead(self, workload: Workload) -> int:

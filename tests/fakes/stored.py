@@ -90,7 +90,7 @@ def _provenance(scenario: Scenario, finished: bool) -> dict[str, Any]:
 def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
     conditions = conditions_of(setting)
     plan = decisions_of(setting, mode, conditions, start=0, count=count)
-    completion_s, jobs_s = Plan(setting, mode, plan, conditions).with_jobs_s()
+    completion_s, of_jobs = Plan(setting, mode, plan, conditions).with_jobs()
     return Rows(
         0,
         {
@@ -100,7 +100,7 @@ def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
             "reembedded": plan.reembedded,
             "rerouted": plan.rerouted,
         },
-        jobs={"completion_s": jobs_s},
+        jobs=of_jobs and of_jobs._asdict(),
     )
 
 

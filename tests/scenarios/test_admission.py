@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analysis.results import open_run
 from scenarios.engines.prediction import Plan, decisions_of
-from scenarios.engines.timing import jobs_s
+from scenarios.engines.timing import job_times
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, failover
@@ -63,7 +63,8 @@ def ends_s(found, mode="base"):
     decisions = decisions_of(found, mode, conditions, start=0, count=1)
     arrives_s = Plan(found, mode, decisions, conditions).times().arrives_s
     spans = found.workload.jobs
-    return {one.name: one.start_s + took for one, took in zip(spans, jobs_s(spans, arrives_s)[0], strict=True)}
+    (times_s,) = job_times(spans, arrives_s).completion_s
+    return {one.name: one.start_s + took for one, took in zip(spans, times_s, strict=True)}
 
 
 def random_requests(seed):

@@ -282,7 +282,8 @@ def test_background_traffic_too_slow_for_a_single_message_is_refused():
 def modelled(one, mode="base", count=20):
     conditions = conditions_of(one)
     decisions = decisions_of(one, mode, conditions, start=0, count=count)
-    return Plan(one, mode, decisions, conditions).with_jobs_s()
+    completion_s, of_jobs = Plan(one, mode, decisions, conditions).with_jobs()
+    return completion_s, of_jobs and of_jobs.completion_s
 
 
 def test_jobs_in_separate_sites_complete_as_if_alone_and_the_last_one_ends_the_round():

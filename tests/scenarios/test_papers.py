@@ -1,5 +1,6 @@
 """Papers: the verdict on a claim, the list, and what every paper's answer has."""
 
+import csv
 import json
 import os
 import signal
@@ -98,6 +99,10 @@ def test_diloco_is_beside_the_papers_table(tmp_path: Path) -> None:
         assert claims[method]["found"] == pytest.approx(ratio, rel=0.2)
     assert claims["Streaming, overlapped"]["verdict"] == SAME_SIZE
     assert {path.suffix for path in tmp_path.iterdir()} == {".svg", ".png", ".csv", ".json"}
+    with (tmp_path / "diloco.csv").open() as file:
+        theirs = [row for row in csv.DictReader(file) if row["published"] == "True"]
+    streaming = {float(row["utilisation"]): float(row["gbps"]) for row in theirs if row["method"] == "Streaming DiLoCo"}
+    assert len(theirs) == 25 and streaming == {0.5: 1.7, 0.8: 5.2, 0.9: 9.1, 0.95: 13.3, 0.99: 19.3}
 
 
 def test_parallel_connections_carry_a_window_a_round_trip_each_and_an_allreduce_takes_the_formula_s_time() -> None:

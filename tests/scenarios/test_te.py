@@ -157,8 +157,8 @@ def test_classes_are_served_in_priority_order_and_later_ones_keep_their_share(
     found = planned(setting, 1)
     gold, bronze = found.limits_bps[0].reshape(2, -1).sum(axis=1)  # summed over both directions
     assert (gold, bronze) == (pytest.approx(20e9 * (1 - left)), pytest.approx(20e9 * left, rel=1e-5))
-    _, jobs_s = Plan(setting, "base", found, conditions_of(setting)).with_jobs_s()
-    assert jobs_s is not None and jobs_s[0, 1] == pytest.approx(8 * 8e6 / (10e9 * left), rel=0.01)
+    _, of_jobs = Plan(setting, "base", found, conditions_of(setting)).with_jobs()
+    assert of_jobs is not None and of_jobs.completion_s[0, 1] == pytest.approx(8 * 8e6 / (10e9 * left), rel=0.01)
 
 
 def test_background_traffic_is_given_only_its_stated_rate_and_others_get_the_rest(tmp_path: Path) -> None:
@@ -298,9 +298,9 @@ other job has all 1 Gbit/s from 20 ms on."""
 def test_by_time_te_gives_a_job_the_rate_that_a_finished_job_leaves(tmp_path: Path) -> None:
     (tmp_path / "idle.toml").write_text(IDLE)
     setting = load_scenario(str(tmp_path / "idle.toml"))
-    found, jobs_s = Plan(setting, "base", planned(setting, 2), conditions_of(setting)).with_jobs_s()
+    found, of_jobs = Plan(setting, "base", planned(setting, 2), conditions_of(setting)).with_jobs()
     assert found == pytest.approx([IDLE_S] * 2, rel=1e-3)
-    assert jobs_s is not None and jobs_s[:, 0] == pytest.approx([8e-3] * 2, rel=5e-3)
+    assert of_jobs is not None and of_jobs.completion_s[:, 0] == pytest.approx([8e-3] * 2, rel=5e-3)
     kept = replace(setting, te=replace(setting.te, every=1))
     assert time_s(kept) == pytest.approx(5e6 * 8 / 0.5e9, rel=1e-3)
 
