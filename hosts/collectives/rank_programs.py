@@ -13,6 +13,7 @@ from hosts.collectives.kinds import MESSAGES, Workload
 from hosts.collectives.schedule import Flow, ScheduleError, Stream, Transfer, check_placement
 
 _WORD = 1 << 32
+_SHARE_OF_BUSIEST = 0.01
 
 
 def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...]:
@@ -183,6 +184,25 @@ def windows(workload: Workload) -> tuple[int, int]:
 def message_bytes(workload: Workload, transfer: Transfer) -> int:
     """Return the bytes of a message without its label."""
     return round(transfer.amount * workload.slot_bytes)
+
+
+def small_message_bytes(workload: Workload) -> int:
+    """Return the bytes of the largest message of a flow, for the flow for which they are least, at least 1: the largest
+    messages of all do not show that those across the WAN are split over tunnels, or that another job has small ones.
+
+    Flows of background traffic do not count, and those with less than `_SHARE_OF_BUSIEST` of the bytes of their job's
+    busiest one, such as a schedule's signals.
+    """
+    transfers, flows, found = workload.schedule.transfers, workload.schedule.flows, list[int]()
+    for part in [job.transfers for job in workload.jobs if not job.is_background] or [range(len(transfers))]:
+        largest, totals = dict[int, int](), Counter[int]()
+        for transfer in (transfers[at] for at in part if isinstance(flows[transfers[at].flow], Flow)):
+            size = message_bytes(workload, transfer)
+            largest[transfer.flow] = max(size, largest.get(transfer.flow, 0))
+            totals[transfer.flow] += size
+        enough = max(totals.values(), default=0) * _SHARE_OF_BUSIEST
+        found += [size for flow, size in largest.items() if totals[flow] >= enough]
+    return max(1, min(found, default=1))
 
 
 def flow_bytes(workload: Workload) -> int:

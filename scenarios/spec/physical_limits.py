@@ -15,7 +15,7 @@ import numpy.typing as npt
 from analysis.statistics.shared_link_notes import Note, Valued, by_sentence
 from hosts.agent.messages import LABEL_BYTES
 from hosts.agent.transport import MAX_WINDOW_BYTES
-from hosts.collectives.rank_programs import flow_bytes
+from hosts.collectives.rank_programs import flow_bytes, small_message_bytes
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import delays_s, ranges_bps, sampler
 from topologies.fabric.fabric import Fabric, build_fabric
@@ -61,7 +61,7 @@ class Load(Protocol):
 
     @property
     def message_bytes(self) -> int | None:
-        """The bytes of the largest message."""
+        """The bytes of the largest message of a flow, for the flow for which they are least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class ScenarioLoad:
 
     @cached_property
     def message_bytes(self) -> int | None:
-        return None if self.config.program.is_run else self.config.carried_workload.largest_message_bytes
+        return None if self.config.program.is_run else small_message_bytes(self.config.carried_workload)
 
 
 @dataclass(frozen=True)

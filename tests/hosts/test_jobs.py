@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from analysis.model import fluid, max_plus
 from hosts.collectives.jobs import Job, combine
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, contents, workload
-from hosts.collectives.rank_programs import flow_bytes, message_bytes, programs
+from hosts.collectives.rank_programs import flow_bytes, message_bytes, programs, small_message_bytes
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, prove
 from tests.hosts.test_program import Agents, on_numbers, receives
 
@@ -184,6 +184,11 @@ def test_jobs_between_the_same_two_gpus_have_separate_connections():
     union = combine([messages(1e6), messages(2e6), job(places=(0, 1, 2))], SITES)
     flows = [flow for flow in union.schedule.flows if (flow.src, flow.dst) == (0, 1)]
     assert len(flows) == 3 and flow_bytes(union) == 2_000_000 + 24
+
+
+def test_the_small_messages_of_a_job_are_told_beside_large_ones_of_another():
+    assert small_message_bytes(combine([messages(2e4), messages(1e6)], SITES)) == 20_000
+    assert small_message_bytes(combine([messages(1e6), messages(2e6)], SITES)) == 1_000_000
 
 
 def test_only_places_of_a_site_with_the_same_role_in_every_job_may_swap_ranks():
