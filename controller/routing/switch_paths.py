@@ -18,13 +18,13 @@ from topologies.fabric.failures import NO_CABLES, Cables, cable, failed_links, s
 from topologies.fabric.link_names import node_of
 from topologies.fabric.ports import select_spine
 
-_SITE_PREFIX = 24  # length of the address prefix that identifies a site
+_SITE_PREFIX = 23  # length of the address prefix that identifies a site: up to 256 GPUs, from 10.S.0.1 on
 
 
 class FabricPaths:
     """The paths through one fabric, some of whose cables may be `dead`.
 
-    Where every path has a dead cable, the default path has one, too. `networks` are the sites', such as "10.0.0.0/24".
+    Where every path has a dead cable, the default path has one, too. `networks` are the sites', such as "10.0.0.0/23".
     """
 
     def __init__(self, fabric: Fabric, dead: Cables = NO_CABLES) -> None:

@@ -208,9 +208,9 @@ DUMP = f"""NXST_FLOW reply (xid=0x4):
  cookie={DEFAULT_COOKIE:#x}, duration=9.1s, table=0, n_packets=3, n_bytes=294, priority=100,ip,nw_dst=10.0.0.1 \
 actions=set_field:02:00:00:00:00:00->eth_dst,output:1
  cookie={DEFAULT_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=100,ip,nw_src=10.0.0.1,\
-nw_dst=10.1.0.0/24 actions=output:"s0l0-eth3"
+nw_dst=10.1.0.0/23 actions=output:"s0l0-eth3"
  cookie={DEFAULT_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=110,ip,in_port=3,\
-nw_src=10.0.0.0/24,nw_dst=10.1.0.0/24 actions=set_field:{NO_TUNNEL}->eth_dst,IN_PORT
+nw_src=10.0.0.0/23,nw_dst=10.1.0.0/23 actions=set_field:{NO_TUNNEL}->eth_dst,IN_PORT
  cookie={ROUTES_COOKIE | 12:#x}, duration=1.1s, table=0, n_packets=7, n_bytes=70000, priority=200,ip,\
 nw_src=10.0.0.1,nw_dst=10.1.0.1 actions=set_field:{tunnel_tag(1)}->eth_dst,set_field:{tunnel_tag(1)}->eth_src,output:4
  cookie={TUNNEL_COOKIE:#x}, duration=1.1s, table=0, n_packets=2, n_bytes=20, priority=190,\

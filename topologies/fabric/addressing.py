@@ -127,7 +127,7 @@ def _gpus(gpus_per_site: tuple[int, ...], leaves: tuple[int, ...], leaf: str) ->
                 leaf=f"s{site}{leaf}{index * leaves[site] // count}",
                 interface=f"g{rank}-eth0",
                 mac=f"02:00:00:00:{rank >> 8:02x}:{rank & 255:02x}",  # 02: locally administered, unicast
-                ip=f"10.{site}.0.{index + 1}",
+                ip=f"10.{site}.{index // 254}.{index % 254 + 1}",  # no last number 0 or 255, which stand for networks
             )
             rank += 1
 

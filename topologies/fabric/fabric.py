@@ -19,7 +19,7 @@ from topologies.fabric.link_names import end, node_of
 from topologies.fabric.wan import WanGraph, WanSpec, candidate_paths, resolve_wan, with_measured_paths
 
 MAX_SITES = 10
-MAX_GPUS_PER_SITE = 128
+MAX_GPUS_PER_SITE = 256
 MAX_SWITCHES_PER_TIER = 32
 
 _GPUS = re.compile(r"[0-9]{1,6}(\+[0-9]{1,6})*")
