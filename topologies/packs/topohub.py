@@ -84,8 +84,8 @@ def _topology(name: str) -> dict[str, Any]:
         allowed = f"of {group} {list_first(known, 8)}{did_you_mean(last, known)}"
         raise PackError(f"topohub has no map {format_value(name)}; allowed: {allowed}") from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise PackError(f"topohub's map {format_value(name)} cannot be read: {why}; allowed: JSON") from None
+        found_out = getattr(error, "strerror", None) or error
+        raise PackError(f"topohub's map {format_value(name)} cannot be read: {found_out}; allowed: JSON") from None
     if not isinstance(found, dict):
         raise PackError(f"topohub's map {format_value(name)} is {format_value(found)}; allowed: a table")
     return found
