@@ -16,6 +16,7 @@ from analysis.figures.output import Picture, canvas, csv_text, heading, legend, 
 from analysis.figures.style import FAINT, line_style
 
 _WIDTH, _BESIDE = 5.2, 4.2  # inches of a panel alone, and of one beside others
+_UNJOINED = {"linestyle": ""}
 _RING: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 8, "fillstyle": "none"}
 
 
@@ -33,7 +34,10 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """The points of a panel, at least one, the titles of its axes, with units, and its own title."""
+    """The points of a panel, at least one, the titles of its axes, with units, and its own title.
+
+    Points of a name are joined by a line if this `is_line`. Only what is within `span` is shown, if it is given.
+    """
 
     spots: Sequence[Spot]
     x: str
@@ -41,6 +45,8 @@ class Panel:
     title: str = ""
     log_x: bool = False
     log_y: bool = False
+    is_line: bool = True
+    span: tuple[float, float] | None = None
 
     @property
     def caption(self) -> str:
@@ -74,7 +80,8 @@ def _drawn(shown: Sequence[Panel], *, name: str, heads: Sequence[str], data: str
         for head in heads:
             heading(figure, head)
         drawn = {spot.name for spot in spots if not spot.is_measured}
-        labels = [Line2D([], [], label=one, **look) for one, look in looks.items() if one in drawn]
+        line = {} if any(one.is_line for one in shown) else _UNJOINED
+        labels = [Line2D([], [], label=one, **look | line) for one, look in looks.items() if one in drawn]
         undrawn = [one for one in names if one not in drawn]
         labels += [Line2D([], [], label=f"{one}, measured", **_RING, color=looks[one]["color"]) for one in undrawn]
         if any(spot.is_measured and spot.name in drawn for spot in spots):
@@ -87,7 +94,8 @@ def _draw(axes: Axes, shown: Panel, looks: Mapping[str, Mapping[str, Any]]) -> N
     for one in dict.fromkeys(spot.name for spot in shown.spots):
         look, every = looks[one], [spot for spot in shown.spots if spot.name == one]
         own = sorted((spot for spot in every if not spot.is_measured), key=lambda spot: spot.x)
-        axes.plot([spot.x for spot in own], [spot.y for spot in own], **look)
+        line = {} if shown.is_line else _UNJOINED
+        axes.plot([spot.x for spot in own], [spot.y for spot in own], **{**look, **line})
         rings = [(spot.x, spot.y) for spot in every if spot.is_measured]
         axes.plot(*zip(*rings, strict=True) if rings else ([], []), **_RING, color=look["color"])
         ends = [spot.low for spot in own], [spot.high for spot in own]
@@ -98,5 +106,7 @@ def _draw(axes: Axes, shown: Panel, looks: Mapping[str, Mapping[str, Any]]) -> N
     axes.set_yscale("log" if shown.log_y else "linear")
     for axis in [axes.xaxis] * shown.log_x + [axes.yaxis] * shown.log_y:
         log_ticks(axis)
+    if shown.span is not None:
+        axes.set_ylim(shown.span)
     axes.set_xlabel(shown.x)
     axes.set_ylabel(shown.y)

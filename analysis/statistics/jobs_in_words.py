@@ -14,7 +14,19 @@ Job = Mapping[str, Any]
 BACKGROUND, REQUESTS, _MESSAGES = "background", "requests", ("background", "transfer")
 _WORK = (
     *("kind", "size", "schedule", "pattern", "rate", "duration", "count", "ranks"),
-    *("trace", "per_second", "input", "cache", "local_token", "remote_token", "token", "slots", "output", "percentile"),
+    *(
+        "trace",
+        "per_second",
+        "input",
+        "cache",
+        "local_token",
+        "remote_token",
+        "order",
+        "token",
+        "slots",
+        "output",
+        "percentile",
+    ),
 )
 """The fields that define what a job does, and between which ranks. The rule of requests is a choice."""
 _UNGIVEN = {
@@ -117,6 +129,7 @@ def _fields(job: Job) -> dict[str, str]:
         "start": "from {}",
         "deadline": "by {}",
         "latest": "at the latest {}",
+        "order": "ordered within {}",
         "token": "decoded in {}",
         "slots": "{} at a time",
         "output": "to {} tokens",

@@ -62,9 +62,9 @@ class JobSpec:
 
     A job of requests has this many `requests` in a round, `per_second` on average with a mean of `input_tokens`, or the
     next ones of a `trace`. A token has `cache_bytes`, and takes `local_token_s` or `remote_token_s` to prefill, as the
-    `rule` decides, which expects a WAN of `rate_bps`. Of this many requests at a time, `slots` (None: all), each token
-    is decoded in `token_s`, with a mean of `output_tokens`. The job's time is the `percentile` of the times to first
-    token (`scenarios.spec.requests`).
+    `rule` decides, which expects a WAN of `rate_bps`. An order to another site is under way for `order_s`. Of `slots`
+    requests at a time (None: all), each token is decoded in `token_s`, with a mean of `output_tokens`. The job's time
+    is the `percentile` of the times to first token (`scenarios.spec.requests`).
     """
 
     name: str
@@ -92,6 +92,7 @@ class JobSpec:
     local_token_s: float | None = None
     remote_token_s: float | None = None
     rule: str | None = None
+    order_s: float = 0.0
     token_s: float = 0.02
     slots: int | None = None
     output_tokens: int = 200
@@ -146,7 +147,7 @@ class JobSpec:
         """Return the [[job]] table that declares this job."""
         values = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
         default = {"start": 0.0, "count": 1, "token": JobSpec.token_s, "output": JobSpec.output_tokens}
-        default["percentile"] = JobSpec.percentile
+        default |= {"percentile": JobSpec.percentile, "order": 0.0}
         return {
             key: KEYS[key].kind.write(value)
             for key, value in values.items()
@@ -209,6 +210,7 @@ KEYS: Mapping[str, Key] = {
     "local_token": Key("local_token_s", DELAY),
     "remote_token": Key("remote_token_s", DELAY),
     "rule": Key("rule", _RULE),
+    "order": Key("order_s", DELAY),
     "token": Key("token_s", DELAY),
     "slots": Key("slots", whole(1, MAX_REQUESTS)),
     "output": Key("output_tokens", whole(1, 10_000_000)),
@@ -219,7 +221,7 @@ _BACKGROUND_KEYS = ("pattern", "rate", "duration")
 _TRANSFER_KEYS = ("deadline", "latest")
 _DRAWN_KEYS = ("per_second", "input")
 _NEEDED_OF_REQUESTS = ("requests", "cache", "local_token", "remote_token", "rule")
-_REQUESTS_KEYS = (*_NEEDED_OF_REQUESTS, *_DRAWN_KEYS, "output", "trace", "token", "slots", "percentile")
+_REQUESTS_KEYS = (*_NEEDED_OF_REQUESTS, *_DRAWN_KEYS, "output", "trace", "order", "token", "slots", "percentile")
 _EXPECT_NOTHING = ("local", "remote")
 """The rules that expect no rate of the WAN."""
 _COLLECTIVE_KEYS = ("algorithm", "channels", "pieces", "size", "schedule", "count")

@@ -51,7 +51,7 @@ def requests_workload(
         remote_token_s=job.remote_token_s,
         cache_bytes=job.cache_bytes,
         wan_bps=job.rate_bps or math.inf,
-        wan_delay_s=0.0,
+        wan_delay_s=job.order_s,
         slots=job.slots or job.requests,
         token_s=job.token_s,
     )

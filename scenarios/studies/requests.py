@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from analysis.statistics.intervals import Interval
 
 COMMAND = "run.py requests"
-_CONNECTIONS = 64
+_MORE_CONNECTIONS, _MORE_THREADS = 16, 20
+"""Connections more than caches are predicted to be under way at once, and threads of a rank more than connections."""
 _AT_ONCE = "all requests arrive at once"
 _TELLING = 100
 """So many requests tell that their times grow with their number."""
@@ -237,17 +238,22 @@ def arrivals_s(
 
     caches = sorted(remote_caches(requests, serving, prefilled), key=lambda cache: cache[1])
     _, begin_s, sizes = zip(*caches, strict=True)
-    last_s = max(transfers_s(begin_s, sizes, rate_bps=serving.wan_bps, delay_s=serving.wan_delay_s))
+    ends_s = transfers_s(begin_s, sizes, rate_bps=serving.wan_bps, delay_s=serving.wan_delay_s)
+    last_s = max(ends_s)
     if last_s > _LONGEST_S:
         what = f"the last of {len(requests)} requests' caches is there after {last_s:,.0f} s"
         raise ValueError(f"--measured: {what}; allowed: up to {_LONGEST_S:,.0f} s, so measure fewer requests")
     words = [f"{round(ready_s * 1e6)}:{max(1, round(size))}" for _, ready_s, size in caches]
+    at_once = max(
+        sum(begin <= at_s < end for begin, end in zip(begin_s, ends_s, strict=True)) for at_s in begin_s
+    )  # without a connection for each of them, caches would wait that share the WAN in the model
+    connections = min(at_once + _MORE_CONNECTIONS, len(caches))
     config = two_hosts(
         wan_bps=serving.wan_bps,
         wan_delay_s=serving.wan_delay_s,
         intra_rate="1000 Gbit/s",
         seed=seed,
-        values=program("caches", _CONNECTIONS, *words),
+        values=program("caches", connections, *words) | {"program.processes": connections + _MORE_THREADS},
     )
     took_s = printed(config)
     return {number: ready_s + took for (number, ready_s, _), took in zip(caches, took_s, strict=True)}

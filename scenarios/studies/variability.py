@@ -14,7 +14,7 @@ choices reach into the next one, ten of them are needed.
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 COMMAND = "run.py variability"
 _BASE, _MODES = "base", ("wan", "ccl", "joint")
 _SCENARIO = Path(__file__).parents[1] / "packs" / "variability.toml"
-_DRAWN = ("wan", "joint")  # the modes that choose paths; the table has the rings over fixed ones, too
+_DRAWN = ("wan", "joint")  # over choosing once: the modes that choose paths; the table has the other one, too
+_SPAN = (-200.0, 120.0)
+"""Where gains are drawn (%): intervals of those over ECMP, whose hash may be good luck, go far below."""
 _HASH_SEEDS = (1, 2, 3, 4)
 _DAY_S = 86_400.0
 
@@ -246,22 +248,32 @@ def _share(share: float | None) -> float:
 
 
 def _picture(lines: Sequence[Line]) -> "Picture":
-    from analysis.figures.plain import Spot, picture
+    from analysis.figures.plain import Panel, Spot, panels
 
     ages, names = {line.age for line in lines}, {line.scenario for line in lines}
-    spots = [
-        Spot(
-            ", ".join([*([one.scenario] if len(names) > 1 else []), one.mode, f"{one.age} old"]),
-            x=100 * one.change,
-            y=100 * one.over_once.value,
-            low=_share(one.over_once.low),
-            high=_share(one.over_once.high),
-        )
-        for one in lines
-        if one.age in (min(ages), max(ages)) and one.mode in _DRAWN
+
+    def panel(over: str, gain: Callable[[Line], Gain], modes: Collection[str]) -> Panel:
+        spots = [
+            Spot(
+                ", ".join([*([one.scenario] if len(names) > 1 else []), one.mode, f"{one.age} old"]),
+                x=100 * one.change,
+                y=100 * gain(one).value,
+                low=_share(gain(one).low),
+                high=_share(gain(one).high),
+            )
+            for one in lines
+            if one.age in (min(ages), max(ages)) and one.mode in modes
+        ]
+        span = _SPAN if any(spot.low < _SPAN[0] for spot in spots) else None
+        x, y = "change of a loaded link's rate (%)", "gain (%)"
+        return Panel(spots=spots, x=x, y=y, title=f"over {over}", log_x=True, is_line=False, span=span)
+
+    drawn = [
+        panel("base", lambda line: line.over_base, _MODES),
+        panel("ECMP", lambda line: line.over_ecmp, _MODES),
+        panel("choosing once", lambda line: line.over_once, _DRAWN),
     ]
-    x = "change of a loaded link's rate between collectives (% of its mean)"
-    return picture(spots, name="variability", x=x, y="gain over choosing once (%)", log_x=True)
+    return panels(drawn, name="variability")
 
 
 STUDY = Study(command=COMMAND, parser=_parser, answer=_answer)

@@ -19,7 +19,7 @@ CHAT = {
     **{"name": "chat", "kind": "requests", "ranks": [2, 3, 6, 7], "requests": 20, "per_second": 100, "input": 400},
     **{"cache": "20 kB", "local_token": "80 us", "remote_token": "40 us", "rule": "remote"},
 }
-DECODING = {"token": "5 ms", "percentile": 50, "slots": 4, "output": 7}
+DECODING = {"order": "3 ms", "token": "5 ms", "percentile": 50, "slots": 4, "output": 7}
 SUM = {"name": "sum", "ranks": [0, 1, 4, 5], "kind": "allreduce", "size": "100 MB"}
 CONSTANT = {"conditions.wan_rate": "10 Gbit/s", "conditions.intra_rate": "100 Gbit/s", "conditions.wan_delay": "10 ms"}
 
@@ -38,12 +38,13 @@ def drawn(config, number=0, place=0):
     return poisson(job.requests, per_s=job.per_second, input_tokens=job.input_tokens, output_tokens=1, seed=seed)
 
 
-def served_in_order(requests, servers, token_s):
-    """Return the server of each request, and when it is done: each goes to the server that is free first."""
+def served_in_order(requests, servers, token_s, order_s=0.0):
+    """Return the server of each request, and when it is done: each goes to the server that is free first, `order_s`
+    after its arrival at the earliest."""
     free_s, found = [0.0] * servers, []
     for request in requests:
         server = min(range(servers), key=lambda one: (free_s[one], one))
-        free_s[server] = max(free_s[server], request.arrival_s) + request.input_tokens * token_s
+        free_s[server] = max(free_s[server], request.arrival_s + order_s) + request.input_tokens * token_s
         found.append((server, free_s[server]))
     return found
 
@@ -54,8 +55,9 @@ def test_a_job_of_requests_survives_reading_and_writing():
     assert scenario_of(resolved(found)) == found and (job.percentile, job.slots, job.output_tokens) == (50, 4, 7)
 
 
-def test_caches_are_sent_when_the_servers_of_the_other_site_have_made_them_and_each_round_has_other_ones():
-    config = setting(CHAT)
+@pytest.mark.parametrize("order", [{}, {"order": "25 ms"}])
+def test_caches_are_sent_when_the_servers_of_the_other_site_have_made_them_and_each_round_has_other_ones(order):
+    config, order_s = setting(CHAT | order), 0.025 * bool(order)
     for number in (0, 1):
         workload, requests = config.of_round(number).workload, drawn(config, number)
         schedule, done_s, sent = workload.schedule, {}, []
@@ -67,7 +69,7 @@ def test_caches_are_sent_when_the_servers_of_the_other_site_have_made_them_and_e
                 done_s[flow.place] = done_s.get(flow.place, 0.0) + transfer.size
         expected = [
             (done, (6, 7)[server], request.input_tokens * 20_000)
-            for request, (server, done) in zip(requests, served_in_order(requests, 2, 40e-6), strict=True)
+            for request, (server, done) in zip(requests, served_in_order(requests, 2, 40e-6, order_s), strict=True)
         ]
         assert sorted(place for _, place, _ in sent) == sorted(place for _, place, _ in expected)
         for found, wanted in zip(sorted(sent), sorted(expected), strict=True):
@@ -155,11 +157,12 @@ def test_requests_are_told_in_the_table_of_jobs_and_other_jobs_have_no_such_numb
 
 
 def test_a_selective_rule_sends_less_the_slower_it_expects_the_wan_to_be():
-    def caches(rate):
-        job = CHAT | {"rule": "selective", "rate": rate, "requests": 100}
+    def caches(rate, **more):
+        job = CHAT | {"rule": "selective", "rate": rate, "requests": 100} | more
         return sum(isinstance(flow, Flow) for flow in sends(setting(job).workload))
 
     assert 0 < caches("1 Gbit/s") < caches("10 Gbit/s") < caches("1000 Gbit/s") < 100
+    assert caches("10 Gbit/s", order="20 ms") < caches("10 Gbit/s", order="1 ms")
 
 
 def test_rounds_have_the_next_requests_of_a_trace_which_begins_again_after_its_last_whole_round(tmp_path):

@@ -218,6 +218,28 @@ def test_first_tokens_are_those_of_caches_that_crossed_the_testbed_s_wan(wan_bps
     assert max(took / alone) > 1.2
 
 
+def test_more_caches_at_once_than_a_rank_has_threads_by_default_share_the_wan() -> None:
+    """All but at once: each cache gets its share, to within two segments of 64 kB of each other one."""
+    serving = Serving(
+        local_servers=1,
+        remote_servers=120,
+        local_token_s=80e-6,
+        remote_token_s=40e-6,
+        cache_bytes=20e3,
+        wan_bps=10e9,
+        wan_delay_s=0.01,
+        slots=120,
+        token_s=0.02,
+    )
+    requests = poisson(120, per_s=5000, input_tokens=400, output_tokens=1, seed=3)
+    prefilled = prefill(requests, serving, RULES["remote"])
+    predicted = served(requests, serving, prefilled)
+    measured = served(requests, serving, prefilled, arrivals_s(requests, serving, prefilled, seed=1))
+    off_s = np.abs(measured.first_token_s - predicted.first_token_s)
+    assert (off_s <= 0.01 * predicted.first_token_s + 2 * 120 * 2**16 * 8 / serving.wan_bps).all()
+    assert np.median(off_s / predicted.first_token_s) < 0.01
+
+
 def test_sentences_tell_from_which_rate_on_a_rule_is_ahead() -> None:
     """At 2 and 5 Gbit/s the WAN carries less than the caches of all requests, and at 25 all are soon there."""
     options = (

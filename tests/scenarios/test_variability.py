@@ -1,5 +1,6 @@
 """`run.py variability`: gains by how variable a WAN's rates are."""
 
+import csv
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +40,14 @@ def test_gains_and_variability_are_those_of_single_runs(data: Path, capsys: pyte
     path, count = data / "mine.toml", 12
     path.write_text(TEXT)
     options = ("--data", str(data), "-n", str(count), "--steps", "5 min,10 min", "--peaks", "0.5,0.9", "--ages", "0,2")
-    lines = printed(main, capsys, str(path), *options)
+    lines = printed(main, capsys, str(path), *options, "--figure", str(data / "drawn"))
+    with (data / "drawn.csv").open() as file:
+        drawn = {(row["panel"], row["name"], row["x"]): float(row["y"]) for row in csv.DictReader(file)}
+    # All modes over base and ECMP, those that choose paths over their choice made once; two ages of four settings.
+    assert len(drawn) == (3 + 3 + 2) * 2 * 4
+    for one in lines:
+        over_ecmp = drawn["over ECMP", f"{one['mode']}, {one['age']} old", str(100 * one["change"])]
+        assert over_ecmp == pytest.approx(100 * one["over_ecmp"]["value"])
     assert [(one["step"], one["peak"], one["age"], one["mode"]) for one in lines] == [
         (step, peak, age, mode)
         for age in (0, 2)

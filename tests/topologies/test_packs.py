@@ -1,5 +1,6 @@
 """Packs: published data are read as they are documented, and hostile files are refused in one sentence."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -355,6 +356,44 @@ def test_a_hostile_file_is_refused_in_one_sentence(
             messages.append(str(error))
     assert any(named in text for text in messages), [text[:400] for text in messages]
     assert all("\n" not in text and "; allowed: " in text and len(text) < 400 for text in messages)
+
+
+NODE = '{"id": 0, "name": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ('{"nodes": [', 'topohub\'s map "sndlib/abilene" cannot be read: Expecting value: line 1'),
+        ("[1]", 'topohub\'s map "sndlib/abilene" is [1]; allowed: a table'),
+        ('{"nodes": {"a": 1}}', 'nodes of "sndlib/abilene" are {a = 1}; allowed: a list'),
+        ('{"nodes": [{"name": "a"}]}', 'have {name = "a"}; allowed: a table with id'),
+        ('{"nodes": ["a"]}', 'have "a"; allowed: a table with id'),
+        (f'{{"nodes": [{NODE}], "edges": [{{"source": 0}}]}}', "have {source = 0}; allowed: a table with source and"),
+        (f'{{"nodes": [{NODE}], "edges": [{{"source": 0, "target": 7}}]}}', '"7" is not a node'),
+        (f'{{"nodes": [{NODE}], "graph": {{"demands": [3]}}}}', "are [3]; allowed: a table of tables"),
+        (
+            f'{{"nodes": [{NODE}], "graph": {{"demands": {{"0": {{"7": -3}}}}}}}}',
+            'a demand of topohub is "-3"; allowed',
+        ),
+        (f'{{"nodes": [{NODE}], "graph": {{"demands": {{"0": {{"7": 3}}}}}}}}', "has 1 nodes; allowed for demands: 2"),
+    ],
+)
+def test_a_damaged_map_of_topohub_is_refused_in_one_sentence(
+    content: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topohub, "get", lambda _: json.loads(content))
+    messages = []
+    try:
+        read_wan("topohub:sndlib/abilene")
+    except FabricError as error:
+        messages += [mistake.text for mistake in error.mistakes]
+    try:
+        demands_of("topohub:sndlib/abilene")
+    except PackError as error:
+        messages.append(str(error))
+    assert any(named in text for text in messages), messages
+    assert all("\n" not in text and "; allowed" in text for text in messages), messages
 
 
 @pytest.mark.parametrize(
