@@ -36,7 +36,9 @@ from analysis.statistics.number_words import (
     counted,
     decimals,
     fixed,
+    has_interval,
     interval_words,
+    is_alike,
     longer_words,
     milliseconds,
     milliseconds_of,
@@ -120,8 +122,8 @@ def answer(
     count = sum(len(one.times) - 1 for one in contests)
     if not all(one.contest.is_rivalry for one in contests):
         means = "; ".join(map(side_by_side, verdicts))
-        return f"{_compared(contests)}: {means}{_hash_doubt(contests)}. {of_jobs}".strip()
-    doubts = f"{_together(verdicts, count)}{_hash_doubt(contests)}"
+        return f"{_compared(contests)}: {means}{_hash_doubt(contests, verdicts)}. {of_jobs}".strip()
+    doubts = f"{_together(verdicts, count)}{_hash_doubt(contests, verdicts)}"
     return f"{_compared(contests)}: {outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
 
@@ -231,7 +233,7 @@ def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
         )
         label = shared_words([one.label for one in group])
         hashed = [mode] if any(mode in one.hashed for one in group) else []
-        doubt = _one_hash(hashed, [mode], seeded)
+        doubt = _one_hash(hashed, [mode], seeded, has_interval=has_interval(mean_s))
         mean = f"a mean of {milliseconds_of(mean_s)} ms{interval_words(mean_s, 1e3, ' ms')}"
         parts.append(f"{label}: {mean} in {mode} over {count}{doubt}")
     what = "no mode to compare it with" if len(parts) == 1 else "these differ in no value that could be compared"
@@ -337,8 +339,10 @@ def side_by_side(verdict: Verdict) -> str:
     return along if len(told) > most and along else f"the {verdict.quantity} is {list_all(told)}"
 
 
-def _hash_doubt(contests: Sequence[Measured]) -> str:
+def _hash_doubt(contests: Sequence[Measured], verdicts: Sequence[Verdict]) -> str:
     """Return which alternatives were measured with one seed of ECMP's hash, of whose effect they tell nothing."""
+    is_told = any(one.contest.is_rivalry or one.contest.is_named for one in verdicts)
+    gains = [each for one in verdicts for each in (*one.over_others.values(), *one.over_baseline.values())]
     spread = [one for one in contests if any(name in one.contest.hashed for name in one.times)]
     hashed = list(dict.fromkeys(name for one in spread for name in one.times if name in one.contest.hashed))
     names = list(dict.fromkeys(name for one in spread for name in one.times))
@@ -346,15 +350,24 @@ def _hash_doubt(contests: Sequence[Measured]) -> str:
     if len(spread) < len(contests):
         at = [", ".join(value.words for value in one.contest.at) for one in spread]
         where = f" at {list_first(at, _MAX_NAMES, separator='; ')}"
-    return _one_hash(hashed, names, [each for one in spread for each in one.repetitions], where)
+    seeds = [each for one in spread for each in one.repetitions]
+    return _one_hash(hashed, names, seeds, where, has_interval=is_told and any(map(has_interval, gains)))
 
 
-def _one_hash(hashed: Sequence[str], names: Sequence[str], repetitions: Sequence[Repetition], where: str = "") -> str:
+def _one_hash(
+    hashed: Sequence[str],
+    names: Sequence[str],
+    repetitions: Sequence[Repetition],
+    where: str = "",
+    *,
+    has_interval: bool,
+) -> str:
     if not hashed or len({one.hash_seed for one in repetitions}) > 1:
         return ""
     what = "this" if len(names) == 1 else list_all(hashed) if len(hashed) <= _MAX_NAMES else "what ECMP spreads"
     has = "all have" if len(hashed) == len(names) > 1 else f"{what} {'has' if len(hashed) == 1 else 'have'}"
-    return f"; {has} one draw of ECMP's hash (fabric.hash_seed){where}: intervals do not cover others"
+    others = "intervals do not cover others" if has_interval else "others may take other times"
+    return f"; {has} one draw of ECMP's hash (fabric.hash_seed){where}: {others}"
 
 
 def _together(verdicts: Sequence[Verdict], count: int) -> str:
@@ -561,7 +574,10 @@ def _shares(told: Sequence[tuple[Verdict, Interval]], what: str) -> str:
     if without and len(without) == len(gains):
         return f"{span} {what} ({why_none(without)})"
     where = _where([one for one, each in told if each.why], len(told))
-    text = f"{span} {what}{interval_words(whole, 100, ' %', 's within' if len(gains) > 1 else '')}"
+    several = "s within" if len(gains) > 1 else ""
+    alike = several and all(one.why or is_alike(one) for one in gains)
+    ranges = " (the same in every collective of each)" if alike else interval_words(whole, 100, " %", several)
+    text = f"{span} {what}{ranges}"
     return f"{text}, without an interval{where}: {why_none(without)}" if without else text
 
 

@@ -81,6 +81,11 @@ def is_alike(interval: Interval) -> bool:
     return interval.high - interval.low <= ROUNDING * max(abs(interval.low), abs(interval.high))
 
 
+def has_interval(interval: Interval) -> bool:
+    """Return whether an estimate has an interval with two ends, so that it is not exact."""
+    return not math.isnan(interval.low) and not is_alike(interval)
+
+
 def longer_words(gain: Interval) -> str:
     """Return by how much longer, or less long, than a baseline something takes, given its gain: "9.1 % longer (95 %
     interval 8.6 to 9.6 %)". The caller tells why there is no interval."""

@@ -249,6 +249,13 @@ def _times(config: Scenario, most: int) -> list[Series]:
         return []
     kept = np.zeros(count, dtype=bool)  # base chooses nothing
     return [
-        series_of(np.arange(count), times_s, config.conditions, reembedded=kept, rerouted=kept)
+        series_of(
+            np.arange(count),
+            times_s,
+            config.conditions,
+            reembedded=kept,
+            rerouted=kept,
+            exact_from=config.exact_from("model"),
+        )
         for times_s in of_routing
     ]
