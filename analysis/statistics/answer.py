@@ -25,6 +25,7 @@ from analysis.statistics.intervals import (
     Interval,
     Series,
     are_equal,
+    ascending,
     gain_through,
     shared,
     summarise,
@@ -150,7 +151,7 @@ def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: in
     names, common = list(times), shared(list(times.values()))
     series = dict(zip(names, common if common is not None else times.values(), strict=True))
     means = {name: float(one.completion_s.mean()) for name, one in series.items()}
-    order = sorted(names, key=lambda name: (means[name], name != contest.baseline))
+    order = ascending(means, contest.baseline)
     best, others = order[0], order[1:]
     third = series.get(contest.baseline)
     over = {name: _gain(series[name], series[best], third) for name in others}

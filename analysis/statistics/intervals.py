@@ -194,6 +194,19 @@ def shared(series: Sequence[Series]) -> list[Series] | None:
     return [other.rows(np.searchsorted(other.number, common)) for other in series]
 
 
+def ascending(times_s: Mapping[str, float], first: str) -> list[str]:
+    """Return names in the order of their times, s, the shortest first. Times that differ by rounding errors alone are
+    equal: of these the name `first` comes first, and the others in their own order."""
+    groups = list[list[str]]()
+    for name in sorted(times_s, key=lambda one: times_s[one]):
+        if groups and math.isclose(times_s[groups[-1][0]], times_s[name], rel_tol=SAME_TIME):
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    own = list(times_s)
+    return [name for group in groups for name in sorted(group, key=lambda one: (one != first, own.index(one)))]
+
+
 def are_equal(one: Series, other: Series) -> bool:
     """Return whether two series over the same collectives have the same times, but for rounding errors of sums."""
     same = one.completion_s.shape == other.completion_s.shape

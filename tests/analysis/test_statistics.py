@@ -17,6 +17,7 @@ from analysis.statistics.intervals import (
     MIN_COLLECTIVES,
     SETTLED,
     Series,
+    ascending,
     gain,
     gain_through,
     over_draws,
@@ -98,6 +99,12 @@ def test_blocks_never_reach_from_one_seed_into_another() -> None:
         seeds = {i: Series(np.arange(50), np.full(50, mean_s), 100, fresh) for i, mean_s in enumerate(means_s)}
         mean_s = summarise(pooled(seeds)).mean_s
         assert (mean_s.low, mean_s.high) == pytest.approx((1.5 - half_s, 1.5 + half_s))
+
+
+def test_names_in_the_order_of_times_that_differ_by_rounding_alone() -> None:
+    sums = {"ccl": 0.1 + 0.2, "base": 0.3, "wan": 0.3 * (1 + 1e-15), "joint": 0.29, "slow": 0.3 * (1 + 1e-6)}
+    assert ascending(sums, "base") == ["joint", "base", "ccl", "wan", "slow"]
+    assert ascending(sums, "wan") == ["joint", "wan", "ccl", "base", "slow"]
 
 
 def test_exact_times_that_are_alike_need_no_interval_and_others_do() -> None:
