@@ -16,6 +16,7 @@ from analysis.figures.output import Picture, canvas, csv_text, legend, panels
 from analysis.figures.run_points import Configuration, FigureGroup, Points, collective_words, grouped
 from analysis.figures.style import INK, MODE_STYLES, line, marker, typical_unit
 from analysis.statistics.intervals import SAME_TIME
+from topologies.units import plural
 
 _PERIOD = "collective.reembed_every"
 _PANELS = 8  # that are drawn
@@ -96,7 +97,8 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture | None:
         note = "; ".join(f"{looks_of[one]}, mean of {count:,}" for one, count in counts.items())
         note += f"\nthe first {len(names)} of {len(every)} panels; the data have all" * (len(names) < len(every))
         legend(figure, handles, note)
-    caption = f"Mean time of {collective_words(group.configurations)}s against how many of them keep an embedding."
+    what = plural(collective_words(group.configurations))
+    caption = f"Mean time of {what} against how many of them keep an embedding."
     data = csv_text(row._asdict() for row in rows)
     return Picture(
         name="-".join(filter(None, (name, group.name, "periods"))), caption=caption, figure=figure, data=data

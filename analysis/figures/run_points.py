@@ -22,7 +22,7 @@ from analysis.results.reader import Run
 from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
 from analysis.statistics.jobs_in_words import BACKGROUND, REQUESTS, all_words_of, measured_as, told_apart, words_of
-from analysis.statistics.number_words import COLLECTIVE_NAMES
+from analysis.statistics.number_words import COLLECTIVE_NAMES, collective_name
 from analysis.statistics.rates import Range, exact_from, ranges_of, untold
 from topologies.conditions import background_load, link_overrides
 from topologies.conditions.sampler import ConditionsSpec, delays_s
@@ -224,7 +224,12 @@ class Configuration:
     @property
     def collective(self) -> str:
         """The kind of collective as written in texts: "AllGather"."""
-        return COLLECTIVE_NAMES.get(self.kind, "collective")
+        return collective_name(self.kind, self.iterations)
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations of training a collective has."""
+        return int(self.values.get("training.every", 1)) if self.kind == "training" else 1
 
     @property
     def titled_kind(self) -> str:
@@ -461,6 +466,7 @@ def settings_of(points: Points) -> list[Setting]:
             index=index,
             label=(one := next(iter(found[index].values()))).label,
             kind=one.kind,
+            iterations=one.iterations,
             at=one.at,
             modes=tuple(sorted(found[index], key=_order_of(one, order))),
             baseline=one.baseline,

@@ -33,7 +33,9 @@ from analysis.statistics.intervals import (
 from analysis.statistics.job_times import job_sentence
 from analysis.statistics.number_words import (
     ROUNDING,
+    all_words,
     at_words,
+    collective_name,
     counted,
     decimals,
     fixed,
@@ -226,7 +228,7 @@ def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
         times_s = dict(zip(seeded, (series for _, (_, series) in here), strict=True))
         mean_s = summarise(pooled_by_seeds(times_s, seeded)).mean_s
         count = counted(
-            [group[0].kind],
+            [collective_name(group[0].kind, group[0].iterations)],
             [series.number.size for _, (_, series) in here],
             [engine == "emulation" for _, (engine, _) in here],
             seeds=seeds_words(seeded),
@@ -246,7 +248,7 @@ def _compared(contests: Sequence[Measured]) -> str:
     names = list(dict.fromkeys(name for one in contests for name in one.times))
     what = list_all(names) if len(names) <= 2 * _MAX_NAMES else f"{names[0]} to {names[-1]} ({len(names)})"
     number = counted(
-        [one.contest.kind for one in contests],
+        [collective_name(one.contest.kind, one.contest.iterations) for one in contests],
         [one.collectives for one in contests],
         [one.is_measured for one in contests],
         seeds=min((seeds_words(one.repetitions) for one in contests), key=len),
@@ -384,7 +386,7 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
     total = len(verdicts)
 
     def at(group: Sequence[Verdict]) -> str:
-        return f" at all {total}" if 1 < total == len(group) else _where(group, total, more)
+        return f" at {all_words(total)}" if 1 < total == len(group) else _where(group, total, more)
 
     parts = [
         f"{best} cannot be told from {', and from '.join(f'{list_all(names)}{at(those)}' for names, those in alike)}"
@@ -446,7 +448,7 @@ def _where(some: Sequence[Verdict], total: int, more: str = "") -> str:
 
 def _at(group: Sequence[Verdict], total: int) -> str:
     """Return at which contests, out of `total`, a group is: " at all 4", " at 8 MB and 16 MB"."""
-    return f" at all {total}" if len(group) == total else _where(group, total)
+    return f" at {all_words(total)}" if len(group) == total else _where(group, total)
 
 
 def _outcome(group: Sequence[Verdict], where: str = "") -> str:

@@ -20,7 +20,7 @@ from analysis.statistics.contests import (
 from analysis.statistics.fault_costs import FaultResult, costs_words
 from analysis.statistics.fault_outcomes import MOST_COSTS
 from analysis.statistics.intervals import ascending
-from analysis.statistics.number_words import at_words, milliseconds, percent
+from analysis.statistics.number_words import all_words, at_words, milliseconds, percent
 from topologies.errors import list_all, list_first
 
 Floats = npt.NDArray[np.float64]
@@ -172,7 +172,7 @@ def _groups(cases: Sequence[_Case]) -> str:
 
 def _where(group: Sequence[_Case], total: int) -> str:
     if len(group) == total:
-        return f" at all {total}"
+        return f" at {all_words(total)}"
     names = [", ".join(value.words for value in case.contest.at) for case in group]
     return f" at {len(group)} of {total} ({list_first(names, _MOST, separator='; ')})"
 

@@ -32,6 +32,7 @@ from scenarios.spec.exclusions import exclusions
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario
 from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.units import format_count
 
 HASH_SEEDS = range(1, 9)
 """The seeds of the hash that are predicted."""
@@ -146,7 +147,9 @@ def why_none(gain: Interval) -> str:
     """Return why a gain has no interval; a table of more collectives, or of means, may have intervals."""
     if gain.why != FEW_BLOCKS:
         return gain.why
-    return f"these are {int(gain.blocks)} independent blocks of collectives, and this gain needs {MIN_UNEVEN_BLOCKS}"
+    number, needs = int(gain.blocks), f"and this gain needs {MIN_UNEVEN_BLOCKS}"
+    these = "this is" if number == 1 else "these are"
+    return f"{these} {format_count(number, 'independent block of collectives')}, {needs}"
 
 
 def _outcome(groups: Sequence[Sequence[EcmpGain]]) -> str:

@@ -172,7 +172,7 @@ CROSSING = [
                 ([size(mb)], {"base": noisy(1, 1, 20), "wan": noisy(0.71, 3, 20), "joint": noisy(0.7, 2, 20)})
                 for mb in (1, 8)
             ],
-            "joint has the lowest mean at all 2, 30.1 % below base (too few collectives for an interval: 60 or more), "
+            "joint has the lowest mean at both, 30.1 % below base (too few collectives for an interval: 60 or more), "
             "but cannot be told from wan.",
             id="too few collectives for the next, at several",
         ),
@@ -219,7 +219,7 @@ CROSSING = [
         ),
         pytest.param(
             [([size(mb)], {"base": 1.0, "wan": 0.8, "ccl": ccl, "joint": 0.6}) for mb, ccl in ((1, 0.75), (8, 0.9))],
-            "joint is fastest at all 2, 40.0 % below base (the same in every collective of each), and 20.0 to 25.0 % "
+            "joint is fastest at both, 40.0 % below base (the same in every collective of each), and 20.0 to 25.0 % "
             "below the next best (the same in every collective of each).",
             id="the next best differs",
         ),
@@ -341,7 +341,7 @@ CROSSING = [
                 for mb in (1, 8)
                 for s in (1, 2, 3)
             ],
-            "joint is fastest at all 2, 30.0 % below base (95 % intervals within 29.7 to 30.4 %).",
+            "joint is fastest at both, 30.0 % below base (95 % intervals within 29.7 to 30.4 %).",
             id="seeds are pooled at each of several configurations",
         ),
     ],
@@ -540,7 +540,7 @@ def test_the_gain_is_over_the_chosen_baseline(cases, baseline, part):
             "base (ECMP) and joint compared over 400 AllGathers each (timing model), 8 GPUs, ecmp: joint is "
             "fastest, 30.0 % below base (ECMP) ",
         ),
-        (["8 GPUs, 1 MB, spray", "8 GPUs, 8 MB, spray"], "joint is fastest at all 2, 30.0 % below base (spraying) "),
+        (["8 GPUs, 1 MB, spray", "8 GPUs, 8 MB, spray"], "joint is fastest at both, 30.0 % below base (spraying) "),
         (["8 GPUs, routing single", "8 GPUs, routing ecmp"], "base and joint compared"),
         (["8 GPUs, command ecmp --fast"], "base and joint compared"),
     ],
@@ -628,10 +628,10 @@ def test_times_of_which_nothing_is_drawn_are_compared_exactly_whatever_their_num
         return answer(settings, times).split("configurations: ")[1]
 
     doubt = "; all have one draw of ECMP's hash (fabric.hash_seed): others may take other times" if hashed else ""
-    assert text(True) == f"mesh is fastest at all 2, 40.0 % below ring (the same in every collective of each){doubt}."
+    assert text(True) == f"mesh is fastest at both, 40.0 % below ring (the same in every collective of each){doubt}."
     if count < 60:
         few = "(too few collectives for an interval: 60 or more)"
-        assert text(False) == f"mesh has the lowest mean at all 2, 40.0 % below ring {few}{doubt}."
+        assert text(False) == f"mesh has the lowest mean at both, 40.0 % below ring {few}{doubt}."
 
 
 MEANS = st.sampled_from([0.5, 0.7, 0.7 + 1e-6, 0.999, 1.0, 1.0 + 1e-6, 2.0])
