@@ -147,6 +147,17 @@ def rounding(text: str, kind: Quantity) -> str:
     return f"to whole {kind.base}" if any(value != rounded(value) for value in exact) else ""
 
 
+def format_count(count: int, noun: str) -> str:
+    """Return a number of things in words: "1 stage", "2,000 stages", "2 rounds of 100 iterations"."""
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a noun, whose words follow its first one if these begin with "of": "rounds of jobs"."""
+    first, *rest = noun.split(" of ", maxsplit=1)
+    return " of ".join([f"{first}{'es' if first.endswith(('ch', 's')) else 's'}", *rest])
+
+
 def format_rate(rate_bps: int) -> str:
     """Write a rate exactly, in the largest unit not above it: ``parse_rate_bps(format_rate(x)) == x``."""
     return _format(Decimal(int(rate_bps)), RATE)

@@ -33,6 +33,7 @@ from analysis.figures.style import INK, MODE_STYLES, SIDES, ModeStyle, line, mar
 from analysis.statistics.contests import Place, baselines_of
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, reasons, summarise
 from analysis.statistics.number_words import fixed, part_words
+from topologies.units import plural
 
 _WIDE = 8.0  # ratio of the highest to the lowest time above which their axis is logarithmic
 _TICK_WIDTH = 24  # the most characters in a line of a tick's label
@@ -233,7 +234,7 @@ def subject_of(comparison: Comparison, group: FigureGroup) -> str:
     If lines are not modes, the one mode is named, too.
     """
     name = collective_words(one.configuration for one in comparison.estimates)
-    count = f"{comparison.counted} {name}{'' if comparison.counted == '1' else 's'}{comparison.repetitions}"
+    count = f"{comparison.counted} {name if comparison.counted == '1' else plural(name)}{comparison.repetitions}"
     if group.compared:
         count += f", mode {' and '.join(dict.fromkeys(one.mode for one in comparison.estimates))}"
     if len(comparison.engines) > 1:

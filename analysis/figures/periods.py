@@ -15,6 +15,8 @@ from matplotlib.ticker import NullLocator
 from analysis.figures.output import Picture, canvas, csv_text, legend, panels
 from analysis.figures.run_points import Configuration, FigureGroup, Points, collective_words, grouped
 from analysis.figures.style import INK, MODE_STYLES, line, marker, typical_unit
+from analysis.statistics.intervals import SAME_TIME
+from topologies.units import plural
 
 _PERIOD = "collective.reembed_every"
 _PANELS = 8  # that are drawn
@@ -55,10 +57,10 @@ def rows_of(group: FigureGroup, points: Points) -> list[Row]:
                 times_s = {int(one.value(_PERIOD)): point.completion_s for one, point in here if point is not None}
                 means_s = {period: float(times_s[period].mean()) for period in sorted(times_s)}
                 least_s = min(means_s.values(), default=math.nan)
-                most_s = max(means_s.values(), default=math.nan)
+                all_equal = math.isclose(least_s, max(means_s.values(), default=math.nan), rel_tol=SAME_TIME)
                 for period, mean_s in means_s.items():
                     count, total_s = times_s[period].size, float(times_s[period].sum())
-                    is_best = mean_s == least_s and least_s < most_s
+                    is_best = math.isclose(mean_s, least_s, rel_tol=SAME_TIME) and not all_equal
                     rows.append(Row(panel, engine, mode, period, count, mean_s, total_s, is_best))
     return rows
 
@@ -95,7 +97,8 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture | None:
         note = "; ".join(f"{looks_of[one]}, mean of {count:,}" for one, count in counts.items())
         note += f"\nthe first {len(names)} of {len(every)} panels; the data have all" * (len(names) < len(every))
         legend(figure, handles, note)
-    caption = f"Mean time of {collective_words(group.configurations)}s against how many of them keep an embedding."
+    what = plural(collective_words(group.configurations))
+    caption = f"Mean time of {what} against how many of them keep an embedding."
     data = csv_text(row._asdict() for row in rows)
     return Picture(
         name="-".join(filter(None, (name, group.name, "periods"))), caption=caption, figure=figure, data=data

@@ -22,8 +22,8 @@ from analysis.results.reader import Run
 from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
 from analysis.statistics.jobs_in_words import BACKGROUND, REQUESTS, all_words_of, measured_as, told_apart, words_of
-from analysis.statistics.number_words import COLLECTIVE_NAMES
-from analysis.statistics.rates import Range, ranges_of, untold
+from analysis.statistics.number_words import COLLECTIVE_NAMES, collective_name
+from analysis.statistics.rates import Range, exact_from, ranges_of, untold
 from topologies.conditions import background_load, link_overrides
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
@@ -224,7 +224,12 @@ class Configuration:
     @property
     def collective(self) -> str:
         """The kind of collective as written in texts: "AllGather"."""
-        return COLLECTIVE_NAMES.get(self.kind, "collective")
+        return collective_name(self.kind, self.iterations)
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations of training a collective has."""
+        return int(self.values.get("training.every", 1)) if self.kind == "training" else 1
 
     @property
     def titled_kind(self) -> str:
@@ -402,6 +407,12 @@ class PointRows:
         """The completion times as a series, from which intervals are computed."""
         chosen: Any = {name: np.asarray(self.rows[name], dtype=bool) for name in ("reembedded", "rerouted")}
         chosen["one_draw"] = self.configuration.has_drawn_jobs and not self.configuration.rounds_differ
+        chosen["exact_from"] = exact_from(
+            self.configuration.fabric,
+            self.configuration.conditions,
+            is_measured=self.engine != "model",
+            is_drawn=self.configuration.has_drawn_jobs or bool(self.configuration.values.get("fabric.wan_loss")),
+        )
         return series_of(self.number, self.completion_s, self.configuration.conditions, **chosen)
 
     @property
@@ -455,6 +466,7 @@ def settings_of(points: Points) -> list[Setting]:
             index=index,
             label=(one := next(iter(found[index].values()))).label,
             kind=one.kind,
+            iterations=one.iterations,
             at=one.at,
             modes=tuple(sorted(found[index], key=_order_of(one, order))),
             baseline=one.baseline,

@@ -25,6 +25,7 @@ from analysis.statistics.intervals import (
     Interval,
     Series,
     are_equal,
+    ascending,
     gain_through,
     shared,
     summarise,
@@ -32,11 +33,15 @@ from analysis.statistics.intervals import (
 from analysis.statistics.job_times import job_sentence
 from analysis.statistics.number_words import (
     ROUNDING,
+    all_words,
     at_words,
+    collective_name,
     counted,
     decimals,
     fixed,
+    has_interval,
     interval_words,
+    is_alike,
     longer_words,
     milliseconds,
     milliseconds_of,
@@ -120,8 +125,8 @@ def answer(
     count = sum(len(one.times) - 1 for one in contests)
     if not all(one.contest.is_rivalry for one in contests):
         means = "; ".join(map(side_by_side, verdicts))
-        return f"{_compared(contests)}: {means}{_hash_doubt(contests)}. {of_jobs}".strip()
-    doubts = f"{_together(verdicts, count)}{_hash_doubt(contests)}"
+        return f"{_compared(contests)}: {means}{_hash_doubt(contests, verdicts)}. {of_jobs}".strip()
+    doubts = f"{_together(verdicts, count)}{_hash_doubt(contests, verdicts)}"
     return f"{_compared(contests)}: {outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
 
@@ -148,7 +153,7 @@ def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: in
     names, common = list(times), shared(list(times.values()))
     series = dict(zip(names, common if common is not None else times.values(), strict=True))
     means = {name: float(one.completion_s.mean()) for name, one in series.items()}
-    order = sorted(names, key=lambda name: (means[name], name != contest.baseline))
+    order = ascending(means, contest.baseline)
     best, others = order[0], order[1:]
     third = series.get(contest.baseline)
     over = {name: _gain(series[name], series[best], third) for name in others}
@@ -223,7 +228,7 @@ def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
         times_s = dict(zip(seeded, (series for _, (_, series) in here), strict=True))
         mean_s = summarise(pooled_by_seeds(times_s, seeded)).mean_s
         count = counted(
-            [group[0].kind],
+            [collective_name(group[0].kind, group[0].iterations)],
             [series.number.size for _, (_, series) in here],
             [engine == "emulation" for _, (engine, _) in here],
             seeds=seeds_words(seeded),
@@ -231,7 +236,7 @@ def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series
         )
         label = shared_words([one.label for one in group])
         hashed = [mode] if any(mode in one.hashed for one in group) else []
-        doubt = _one_hash(hashed, [mode], seeded)
+        doubt = _one_hash(hashed, [mode], seeded, has_interval=has_interval(mean_s))
         mean = f"a mean of {milliseconds_of(mean_s)} ms{interval_words(mean_s, 1e3, ' ms')}"
         parts.append(f"{label}: {mean} in {mode} over {count}{doubt}")
     what = "no mode to compare it with" if len(parts) == 1 else "these differ in no value that could be compared"
@@ -243,7 +248,7 @@ def _compared(contests: Sequence[Measured]) -> str:
     names = list(dict.fromkeys(name for one in contests for name in one.times))
     what = list_all(names) if len(names) <= 2 * _MAX_NAMES else f"{names[0]} to {names[-1]} ({len(names)})"
     number = counted(
-        [one.contest.kind for one in contests],
+        [collective_name(one.contest.kind, one.contest.iterations) for one in contests],
         [one.collectives for one in contests],
         [one.is_measured for one in contests],
         seeds=min((seeds_words(one.repetitions) for one in contests), key=len),
@@ -337,8 +342,10 @@ def side_by_side(verdict: Verdict) -> str:
     return along if len(told) > most and along else f"the {verdict.quantity} is {list_all(told)}"
 
 
-def _hash_doubt(contests: Sequence[Measured]) -> str:
+def _hash_doubt(contests: Sequence[Measured], verdicts: Sequence[Verdict]) -> str:
     """Return which alternatives were measured with one seed of ECMP's hash, of whose effect they tell nothing."""
+    is_told = any(one.contest.is_rivalry or one.contest.is_named for one in verdicts)
+    gains = [each for one in verdicts for each in (*one.over_others.values(), *one.over_baseline.values())]
     spread = [one for one in contests if any(name in one.contest.hashed for name in one.times)]
     hashed = list(dict.fromkeys(name for one in spread for name in one.times if name in one.contest.hashed))
     names = list(dict.fromkeys(name for one in spread for name in one.times))
@@ -346,15 +353,24 @@ def _hash_doubt(contests: Sequence[Measured]) -> str:
     if len(spread) < len(contests):
         at = [", ".join(value.words for value in one.contest.at) for one in spread]
         where = f" at {list_first(at, _MAX_NAMES, separator='; ')}"
-    return _one_hash(hashed, names, [each for one in spread for each in one.repetitions], where)
+    seeds = [each for one in spread for each in one.repetitions]
+    return _one_hash(hashed, names, seeds, where, has_interval=is_told and any(map(has_interval, gains)))
 
 
-def _one_hash(hashed: Sequence[str], names: Sequence[str], repetitions: Sequence[Repetition], where: str = "") -> str:
+def _one_hash(
+    hashed: Sequence[str],
+    names: Sequence[str],
+    repetitions: Sequence[Repetition],
+    where: str = "",
+    *,
+    has_interval: bool,
+) -> str:
     if not hashed or len({one.hash_seed for one in repetitions}) > 1:
         return ""
     what = "this" if len(names) == 1 else list_all(hashed) if len(hashed) <= _MAX_NAMES else "what ECMP spreads"
     has = "all have" if len(hashed) == len(names) > 1 else f"{what} {'has' if len(hashed) == 1 else 'have'}"
-    return f"; {has} one draw of ECMP's hash (fabric.hash_seed){where}: intervals do not cover others"
+    others = "intervals do not cover others" if has_interval else "others may take other times"
+    return f"; {has} one draw of ECMP's hash (fabric.hash_seed){where}: {others}"
 
 
 def _together(verdicts: Sequence[Verdict], count: int) -> str:
@@ -370,7 +386,7 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
     total = len(verdicts)
 
     def at(group: Sequence[Verdict]) -> str:
-        return f" at all {total}" if 1 < total == len(group) else _where(group, total, more)
+        return f" at {all_words(total)}" if 1 < total == len(group) else _where(group, total, more)
 
     parts = [
         f"{best} cannot be told from {', and from '.join(f'{list_all(names)}{at(those)}' for names, those in alike)}"
@@ -432,7 +448,7 @@ def _where(some: Sequence[Verdict], total: int, more: str = "") -> str:
 
 def _at(group: Sequence[Verdict], total: int) -> str:
     """Return at which contests, out of `total`, a group is: " at all 4", " at 8 MB and 16 MB"."""
-    return f" at all {total}" if len(group) == total else _where(group, total)
+    return f" at {all_words(total)}" if len(group) == total else _where(group, total)
 
 
 def _outcome(group: Sequence[Verdict], where: str = "") -> str:
@@ -561,7 +577,10 @@ def _shares(told: Sequence[tuple[Verdict, Interval]], what: str) -> str:
     if without and len(without) == len(gains):
         return f"{span} {what} ({why_none(without)})"
     where = _where([one for one, each in told if each.why], len(told))
-    text = f"{span} {what}{interval_words(whole, 100, ' %', 's within' if len(gains) > 1 else '')}"
+    several = "s within" if len(gains) > 1 else ""
+    alike = several and all(one.why or is_alike(one) for one in gains)
+    ranges = " (the same in every collective of each)" if alike else interval_words(whole, 100, " %", several)
+    text = f"{span} {what}{ranges}"
     return f"{text}, without an interval{where}: {why_none(without)}" if without else text
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from analysis.statistics.intervals import Interval, Series, are_equal, gain_through, shared
+from analysis.statistics.intervals import Interval, Series, are_equal, ascending, gain_through, shared
 
 PAPER_ORDER = ("base", "ccl", "wan", "joint")
 PAPER_JOINT_GAIN = 0.33
@@ -120,7 +120,8 @@ def claims(times: Mapping[str, Series], baseline: str = "base") -> ClaimResults:
             order=tuple(times), relations=relations, untested=NOT_SHARED, order_holds=None, joint_holds=None
         )
     times = dict(zip(times, common, strict=True))
-    order = tuple(sorted(times, key=lambda mode: -float(times[mode].completion_s.sum())))
+    totals_s = {mode: float(times[mode].completion_s.sum()) for mode in reversed(times)}
+    order = tuple(reversed(ascending(totals_s, "")))
     third = times.get(baseline)
     steps = [_gain(times[slower], times[faster], third) for slower, faster in pairwise(order)]
     equal = [are_equal(times[slower], times[faster]) for slower, faster in pairwise(order)]

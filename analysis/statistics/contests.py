@@ -37,7 +37,10 @@ _CHOICES = (
 """The keys, or the tables, whose values somebody chooses; those of other keys are given."""
 _NO_RIVALS = (
     *(JOBS, "collective.kind", "collective.chunk", "collective.size", "fault", "conditions."),
-    *(f"training.{name}" for name in ("activations", "gradient_size", "forward", "backward", "weights", "held")),
+    *(
+        f"training.{name}"
+        for name in ("activations", "gradient_size", "forward", "backward", "weights", "held", "every")
+    ),
 )
 """The keys, or the table, whose values are different work or different conditions."""
 
@@ -60,8 +63,8 @@ class Setting:
     """A configuration among the others of its sweep: its index and label, the values of swept keys, and its modes.
 
     `baseline` has the values, in words, of the keys (and of MODE) whose baseline the user has chosen. `jobs` are the
-    jobs of its rounds, and `hashed` the modes whose flows ECMP's hash spreads. `is_unmodelled` tells that the timing
-    model's times are without some of its faults.
+    jobs of its rounds, `iterations` how many of training a collective has, and `hashed` the modes whose flows ECMP's
+    hash spreads. `is_unmodelled` tells that the timing model's times are without some of its faults.
     """
 
     index: int
@@ -73,6 +76,7 @@ class Setting:
     jobs: tuple[Job, ...] = ()
     hashed: tuple[str, ...] = ()
     is_unmodelled: bool = False
+    iterations: int = 1
 
 
 class Repetition(NamedTuple):
@@ -94,7 +98,8 @@ class Contest:
     """Alternatives that are compared with each other: their points by name and seeds, and the name of their baseline.
 
     `hashed` are the alternatives whose flows ECMP's hash spreads. `at` are the values of the swept keys by which
-    contests differ, and `label` is what all alternatives share, as their `kind` is, "" for several. `is_choice` tells
+    contests differ, and `label` is what all alternatives share, as their `kind` is, "" for several, and how many
+    `iterations` of training a collective has. `is_choice` tells
     that somebody can choose among the alternatives, `is_named` that the user has named the baseline, `key` the one key
     whose values they are (or MODE), and `numbers` are their coordinates if they are quantities. Without `is_rivalry`
     they are different work, of which none is better. `is_unmodelled` tells that the timing model's times of some are
@@ -113,6 +118,7 @@ class Contest:
     key: str | None = None
     numbers: Mapping[str, float] | None = None
     is_unmodelled: bool = False
+    iterations: int = 1
 
     @property
     def repetitions(self) -> tuple[Repetition, ...]:
@@ -304,6 +310,7 @@ def _of_modes(group: Sequence[Setting], varied: set[str]) -> Contest:
         is_named=MODE in first.baseline,
         key=MODE,
         is_unmodelled=any(one.is_unmodelled for one in group),
+        iterations=first.iterations,
     )
 
 
@@ -324,7 +331,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
     }
     return Contest(
         label=shared_words([one.label for one in group]),
-        kind=group[0].kind if len({one.kind for one in group}) == 1 else "",
+        kind=group[0].kind if len({(one.kind, one.iterations) for one in group}) == 1 else "",
         at=tuple(value for value in group[0].at if value.key in others),
         places=places,
         hashed=tuple(name for name, one in named.items() if one.modes[0] in one.hashed),
@@ -335,6 +342,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
         is_unmodelled=any(one.is_unmodelled for one in group),
+        iterations=group[0].iterations,
     )
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from topologies.units import format_count
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -74,7 +76,7 @@ class Fifo:
             worst = f"; shares are least fair on {self.fairness_link} (Jain's index {self.fairness:.2f} of 1)"
         return (
             f"collectives took {self.took} as long as predicted and single transfers {self.transfers_took}{at_once}, "
-            f"with {_counted(self.drops, 'drop')} and {self.retransmitted_bytes / 1e6:,.1f} MB retransmitted{worst}"
+            f"with {format_count(self.drops, 'drop')} and {self.retransmitted_bytes / 1e6:,.1f} MB retransmitted{worst}"
         )
 
 
@@ -150,7 +152,7 @@ class Fidelity:
         """The numbers as one line: measured, dropped and retransmitted with the disturbed collectives."""
         again, left_out = self.all_retransmitted_bytes, self.left_out
         return (
-            f"{_counted(self.measured, 'collective')} measured{left_out and f', {left_out}'}, "
+            f"{format_count(self.measured, 'collective')} measured{left_out and f', {left_out}'}, "
             f"median measured/predicted {self.median_ratio:.4f}, "
             f"p99 of |measured/predicted - 1| {percentage(self.p99_abs_error)}, {self.drops_words}"
             + (f", {again / 1e6:,.3f} MB retransmitted" if again else "")
@@ -180,7 +182,7 @@ class Fidelity:
     @property
     def drops_words(self) -> str:
         """The packets dropped in all measured collectives, and how many of them in disturbed ones."""
-        words, here = _counted(self.all_drops, "drop"), 0 if self.disturbed is None else self.disturbed.drops
+        words, here = format_count(self.all_drops, "drop"), 0 if self.disturbed is None else self.disturbed.drops
         if not here:
             return words
         return f"{words} ({'all' if here == self.all_drops else f'{here:,}'} in disturbed collectives)"
@@ -215,7 +217,7 @@ class Fidelity:
         if self.lossy:
             sentences.append("WAN links lose frames (fabric.wan_loss), which the model does not include")
         elif drops := self.drops - (0 if unfair is None else unfair.drops):
-            lost = f"{_counted(drops, 'packet')} lost in a network that should lose none"
+            lost = f"{format_count(drops, 'packet')} lost in a network that should lose none"
             sentences.append(f"{lost}: these times are not those of a lossless fabric")
         if self.again:
             sentences.append(
@@ -223,7 +225,7 @@ class Fidelity:
                 "the network alone"
             )
         if self.late:
-            late = _counted(self.late, "collective")
+            late = format_count(self.late, "collective")
             sentences.append(f"this machine was too slow for {late}, marked in the column late")
         return tuple(sentences)
 
@@ -236,10 +238,6 @@ def percentage(share: float) -> str:
 
 def _is_near(median_ratio: float, p99_abs_error: float) -> bool:
     return abs(median_ratio - 1) <= TOLERANCE and p99_abs_error <= TOLERANCE
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _range(least: float, greatest: float) -> str:

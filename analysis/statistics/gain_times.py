@@ -11,11 +11,15 @@ from analysis.statistics.contests import MODE, Place, Setting, as_in_sentences, 
 from analysis.statistics.intervals import Flags, Floats, Numbers, Series, shared
 from analysis.statistics.number_words import at_words, fixed
 from topologies.conditions.sampler import ConditionsSpec
+from topologies.errors import list_all
 from topologies.units import format_delay
 
 _FASTER = 0.01  # by which share of its time a collective is to be faster to count
 _MOST_OF_IT = 0.9  # of the time saved, whose place is told
 _PART = 2 / 3  # a place that is a larger part of the run tells nothing
+_LESS_OF_IT = (0.8, 0.7, 0.6, 0.5)  # whose place is told instead if it has twice as much as an even spread would have
+_DENSE = 2
+_MOST_RUNS = 4  # of slower collectives that are named
 _MOST_CONTESTS = 3
 _HOUR_S = 3600
 
@@ -80,20 +84,41 @@ def _slower_words(base: Series, best: Series) -> str:
         return ""
     longer = float(best.completion_s[slower].sum() / base.completion_s[slower].sum()) - 1
     more = f"{fixed(longer * 100, 0 if longer >= 0.1 else 1)} % longer over these together"
-    return f"; in {int(slower.sum()):,} it is slower by more than {_FASTER * 100:.0f} %, {more}"
+    which, count = _runs_words(base.number[slower]), f"{int(slower.sum()):,}"
+    return f"; in {count}{f' ({which})' * bool(which)} it is slower by more than {_FASTER * 100:.0f} %, {more}"
+
+
+def _runs_words(numbers: Numbers) -> str:
+    """Return ascending numbers in words, those that follow each other as one: "3, 14 and 15", "7 and 20 to 24"; "" if
+    that takes too many."""
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    if len(runs) > _MOST_RUNS:
+        return ""
+    words = list[str]()
+    for run in runs:
+        first, last = (f"{int(end):,}" for end in (run[0], run[-1]))
+        words += [f"{first} to {last}"] if run.size > 2 else list(dict.fromkeys([first, last]))
+    return list_all(words)
 
 
 def _place_words(base: Series, best: Series, conditions: ConditionsSpec) -> str:
     """Return in which collectives, and when in a trace, most of the time is saved, if that is a part of the run."""
     saved_s = np.maximum(base.completion_s - best.completion_s, 0.0)
-    first, last = shortest_with(saved_s, _MOST_OF_IT)
-    if (last - first + 1) > _PART * saved_s.size:
+    share = next((one for one in (_MOST_OF_IT, *_LESS_OF_IT) if _is_a_place(saved_s, one)), None)
+    if share is None:
         return ", spread over the run"
+    first, last = shortest_with(saved_s, share)
     begin, end = base.number[first], base.number[last]
     which = f"in collective {begin:,}" if begin == end else f"in collectives {begin:,} to {end:,}"
-    return (
-        f"; {_MOST_OF_IT * 100:.0f} % of the time saved is saved {which}{_when(base.number[[first, last]], conditions)}"
-    )
+    return f"; {share * 100:.0f} % of the time saved is saved {which}{_when(base.number[[first, last]], conditions)}"
+
+
+def _is_a_place(saved_s: Floats, share: float) -> bool:
+    """Return whether the fewest consecutive values, [K], with this share of their sum are so few that it tells
+    something."""
+    first, last = shortest_with(saved_s, share)
+    part = (last - first + 1) / saved_s.size
+    return part <= _PART if share == _MOST_OF_IT else part * _DENSE <= share
 
 
 def shortest_with(saved_s: Floats, share: float) -> tuple[int, int]:

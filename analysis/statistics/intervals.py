@@ -14,6 +14,9 @@ Other seeds draw the same conditions again, independently, so that blocks never 
 time is its mean over them, and the variance between the hashes' totals is added to that between blocks, with degrees of
 freedom by Welch and Satterthwaite (`over_draws`).
 
+Where nothing is drawn at random, and all collectives take the same time, that time is known from one of them: it needs
+no interval (`Series.exact`).
+
 Some samples cannot tell how long the longest times are, and their intervals would be too narrow. Then there is no
 interval, and `Interval.why` says why not. A test checks the coverage of all others by simulation.
 """
@@ -102,8 +105,9 @@ class Series:
     collectives everything was chosen anew that outlasts a collective; None: before each. `needed` is the number of
     collectives that show the slowest conditions. With `one_draw` all collectives share one draw of something, of whose
     effect they tell nothing. `recorded` tells that conditions are those of a recording, whatever the seed is. `draws`
-    [H, K] s are the times with each of several hashes, of which `completion_s` has the mean. Raises ValueError for an
-    empty series, for different shapes, and for a block below 1.
+    [H, K] s are the times with each of several hashes, of which `completion_s` has the mean. With `exact` nothing is
+    drawn at random that other collectives could have had otherwise. Raises ValueError for an empty series, for
+    different shapes, and for a block below 1.
     """
 
     number: Numbers
@@ -114,6 +118,7 @@ class Series:
     one_draw: bool = False
     recorded: bool = False
     draws: Floats | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.number.ndim != 1 or self.number.shape != self.completion_s.shape:
@@ -143,9 +148,11 @@ def series_of(
     reembedded: Flags,
     rerouted: Flags,
     one_draw: bool = False,
+    exact_from: int | None = None,
 ) -> Series:
     """Return the times of a point's collectives as a series, given where it re-embedded and re-routed, [K] each.
-    `one_draw` tells that all of them have the same draw of background traffic.
+    `one_draw` tells that all of them have the same draw of background traffic, and `exact_from` from how many
+    collectives on their times are exact, if nothing is drawn (`rates.exact_from`).
 
     A mode that re-embeds re-routes with it, so what it keeps is chosen anew when it re-embeds. Collectives under
     similar conditions are correlated for a multiple of the sampler's memory (`ConditionsSpec.memory`), or with a trace
@@ -164,6 +171,7 @@ def series_of(
         needed=_COLLECTIVES_A_RATIO * memory * conditions.rate_ratio,
         one_draw=one_draw,
         recorded=conditions.is_recorded,
+        exact=exact_from is not None and completion_s.size >= exact_from,
     )
 
 
@@ -184,6 +192,19 @@ def shared(series: Sequence[Series]) -> list[Series] | None:
     if not common.size:
         return None
     return [other.rows(np.searchsorted(other.number, common)) for other in series]
+
+
+def ascending(times_s: Mapping[str, float], first: str) -> list[str]:
+    """Return names in the order of their times, s, the shortest first. Times that differ by rounding errors alone are
+    equal: of these the name `first` comes first, and the others in their own order."""
+    groups = list[list[str]]()
+    for name in sorted(times_s, key=lambda one: times_s[one]):
+        if groups and math.isclose(times_s[groups[-1][0]], times_s[name], rel_tol=SAME_TIME):
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    own = list(times_s)
+    return [name for group in groups for name in sorted(group, key=lambda one: (one != first, own.index(one)))]
 
 
 def are_equal(one: Series, other: Series) -> bool:
@@ -211,6 +232,7 @@ def pooled(repetitions: Mapping[int, Series]) -> Series:
             fresh=np.logical_and.reduce(fresh) if fresh else None,
             needed=max(one.needed for one in common),
             one_draw=any(one.one_draw for one in common),
+            exact=all(one.exact for one in common),
         )
     given = any(one.fresh is not None for one in series)
     fresh = [np.ones(one.number.size, dtype=bool) if one.fresh is None else one.fresh for one in series]
@@ -221,6 +243,7 @@ def pooled(repetitions: Mapping[int, Series]) -> Series:
         fresh=np.concatenate(fresh) if given else None,
         needed=max(one.needed for one in series),
         one_draw=any(one.one_draw for one in series),
+        exact=all(one.exact for one in series),
     )
 
 
@@ -250,6 +273,7 @@ def over_draws(series: Sequence[Series]) -> Series | None:
         fresh=np.logical_and.reduce(fresh) if fresh else None,
         needed=max(one.needed for one in common),
         one_draw=any(one.one_draw for one in common),
+        exact=all(one.exact for one in common),
         draws=times,
     )
 
@@ -292,7 +316,8 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95, least_blocks: 
         interval = replace(ratio, value=value, low=1 - 1 / ratio.low, high=1 - 1 / ratio.high)
     differ = int((np.abs(mode_s - base_s) > _ROUNDING * base_s).sum())
     varies = np.ptp(base_s / blocks.sizes) > _ROUNDING * float(base_s.max())
-    if not interval.why and differ < min(base_s.size, MIN_DIFFERENT) and varies:
+    is_exact = interval.low == interval.high and blocks.exact
+    if not interval.why and not is_exact and differ < min(base_s.size, MIN_DIFFERENT) and varies:
         return replace(without, why=ALIKE)
     reach = max(value - interval.low, interval.high - value)
     if not interval.why and blocks.number < MIN_UNEVEN_BLOCKS and reach > _WIDEST_GAIN:
@@ -373,7 +398,7 @@ class _Blocks:
     """The same blocks of one or two series: the times of each, by collective and by block, and the blocks' sizes.
 
     `number` is how many blocks of equal size are worth as much; `least` is the least such number that has an interval.
-    `needed` is the largest of the series' numbers, and `one_draw` whether any has one draw.
+    `needed` is the largest of the series' numbers, `one_draw` whether any has one draw, and `exact` whether all are.
     """
 
     times: Sequence[_Values]
@@ -381,6 +406,7 @@ class _Blocks:
     least: int
     needed: float
     one_draw: bool
+    exact: bool
 
     @classmethod
     def of(cls, series: Sequence[Series]) -> "_Blocks":
@@ -400,7 +426,8 @@ class _Blocks:
         ]
         least = MIN_BLOCKS if is_even else MIN_UNEVEN_BLOCKS
         needed, one_draw = max(one.needed for one in series), any(one.one_draw for one in series)
-        return cls(times=times, sizes=sizes, least=least, needed=needed, one_draw=one_draw)
+        exact = all(one.exact for one in series)
+        return cls(times=times, sizes=sizes, least=least, needed=needed, one_draw=one_draw, exact=exact)
 
     @property
     def number(self) -> float:
@@ -438,7 +465,10 @@ def _ratio(blocks: _Blocks, numerator: _Values, denominator: _Values, confidence
     (numerators, above, _), (denominators, below, _) = numerator, denominator
     value = float(above.sum() / below.sum())
     residuals = numerators - value * denominators
-    if why := _why_none(blocks, residuals) or _why_settled(residuals, float(np.abs(numerators).max())):
+    largest = float(np.abs(numerators).max())
+    is_exact = blocks.exact and np.ptp(residuals) <= SAME_TIME * largest
+    why = "" if is_exact else _why_none(blocks, residuals) or _why_settled(residuals, largest)
+    if why:
         return Interval(value=value, low=math.nan, high=math.nan, why=why, blocks=blocks.number)
     residual = above - value * below
     of_draws = _between_draws(numerator, denominator, value)
@@ -460,14 +490,15 @@ def _about(
     """Return the interval of a ratio with the denominator `total`, given the residuals of `count` blocks, and what
     `_between_draws` returns."""
     variance, (more, draws) = float(residual @ residual), of_draws
-    of_blocks = variance / (1 - 1 / count)
+    of_blocks = variance / (1 - 1 / count) if count > 1 else 0.0  # a single one is exact
     error = math.sqrt(of_blocks + more) / total
     skewness = float((residual**3).sum()) / (variance + more) ** 1.5  # divided by the root of the number of blocks
     from scipy.special import stdtrit  # imported late: it takes a third of a second
 
     freedom = count - 1
     if more:
-        freedom = (of_blocks + more) ** 2 / (of_blocks**2 / freedom + more**2 / (draws - 1))
+        within = of_blocks**2 / freedom if freedom else 0.0
+        freedom = (of_blocks + more) ** 2 / (within + more**2 / (draws - 1))
     quantile = float(stdtrit(freedom, (1 + confidence) / 2))
     low, high = (value - _transformed(end, skewness) * error for end in (quantile, -quantile))
     return Interval(value=value, low=low, high=high)

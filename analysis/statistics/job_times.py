@@ -31,6 +31,7 @@ from analysis.statistics.jobs_in_words import (
 from analysis.statistics.number_words import (
     ROUNDING,
     at_words,
+    collective_name,
     counted,
     longer_words,
     milliseconds,
@@ -166,7 +167,7 @@ def _least(rounds: Sequence[_Rounds]) -> int:
 def _head(names: Sequence[str], rounds: Sequence[_Rounds], engine: str) -> str:
     """Return which jobs the sentence is about, over how many rounds, and where."""
     sizes = [series.number.size for one in rounds for series in one.times.values()]
-    number = counted(["jobs"], sizes, [engine == "emulation"], each=len(rounds) > 1)
+    number = counted([collective_name("jobs")], sizes, [engine == "emulation"], each=len(rounds) > 1)
     several = f" in {len(rounds)} configurations" if len(rounds) > 1 else ""
     where = shared_words([one.setting.label for one in rounds])
     who = list_all(names) if len(names) <= _MOST_JOBS else list_first(names, _MOST_JOBS)

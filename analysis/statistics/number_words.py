@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, SAME_TIME, Interval, Numbers
 from topologies.errors import list_all
+from topologies.units import plural
 
 COLLECTIVE_NAMES = {
     "allgather": "AllGather",
@@ -22,21 +23,34 @@ COLLECTIVE_NAMES = {
 }
 """The name in text of each kind of collective."""
 ROUNDING = SAME_TIME
+
+
+def collective_name(kind: str, iterations: int = 1) -> str:
+    """Return the name in text of a kind of collective, which of training has so many `iterations`: one whose gradients
+    are summed once in several is a round of them."""
+    name = COLLECTIVE_NAMES.get(kind, "collective")
+    return name if iterations == 1 else f"round of {iterations:,} {plural(name)}"
+
+
 _MAX_DIGITS = 6
 
 
 def counted(
-    kinds: Sequence[str], counts: Sequence[int], measured: Sequence[bool], *, seeds: str = "", each: bool = True
+    names: Sequence[str], counts: Sequence[int], measured: Sequence[bool], *, seeds: str = "", each: bool = True
 ) -> str:
-    """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"; of several seeds
-    "3 seeds of 20 AllGathers each (measured)"."""
+    """Return the number of collectives of these names and where they come from: "100,000 AllGathers (timing model)"; of
+    several seeds "3 seeds of 20 AllGathers each (measured)"."""
     number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
     engines = dict.fromkeys("measured" if one else "timing model" for one in measured)
-    names = {COLLECTIVE_NAMES.get(kind, "collective") for kind in kinds}
-    name = names.pop() if len(names) == 1 else "collective"
-    plural = "" if max(counts) == 1 else "s"
+    name = names[0] if len({*names}) == 1 else "collective"
+    name = name if max(counts) == 1 else plural(name)
     of_seeds = f"{seeds} of " if seeds else ""
-    return f"{of_seeds}{number} {name}{plural}{' each' if each or of_seeds else ''} ({list_all(list(engines))})"
+    return f"{of_seeds}{number} {name}{' each' if each or of_seeds else ''} ({list_all(list(engines))})"
+
+
+def all_words(number: int) -> str:
+    """Return all of so many things in words: "both", "all 7"."""
+    return "both" if number == 2 else f"all {number:,}"
 
 
 def part_words(number: Numbers, whole: int) -> str:
@@ -79,6 +93,11 @@ def interval_words(interval: Interval, scale: float, unit: str, word: str = "") 
 def is_alike(interval: Interval) -> bool:
     """Return whether the ends of an interval differ by rounding errors alone."""
     return interval.high - interval.low <= ROUNDING * max(abs(interval.low), abs(interval.high))
+
+
+def has_interval(interval: Interval) -> bool:
+    """Return whether an estimate has an interval with two ends, so that it is not exact."""
+    return not math.isnan(interval.low) and not is_alike(interval)
 
 
 def longer_words(gain: Interval) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from analysis.statistics.claims import claims
 from analysis.statistics.contests import Contest, shared_words
 from analysis.statistics.intervals import Series
-from analysis.statistics.number_words import quoted
+from analysis.statistics.number_words import all_words, quoted
 
 SIGNS = (
     "> where the 95 % interval of the difference, by itself, excludes zero, ~ where it includes zero, ? where there is "
@@ -30,7 +30,7 @@ def _where(group: Sequence[Contest], total: int) -> str:
         return group[0].where
     shared = shared_words([one.where for one in group])
     if len(group) == total:
-        return ", ".join(filter(None, [shared, f"all {total} configurations"]))
+        return ", ".join(filter(None, [shared, f"{all_words(total)} configurations"]))
     known = shared.split(", ")
     which = "; ".join(", ".join(value.words for value in one.at if value.words not in known) for one in group)
     return ", ".join(filter(None, [shared, f"{len(group)} of {total} configurations ({which})"]))

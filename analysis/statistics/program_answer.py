@@ -6,7 +6,7 @@ from statistics import fmean
 
 from analysis.statistics.answer import Verdict, outcomes, side_by_side
 from analysis.statistics.contests import Contest, Place, Setting, as_in_sentences, contests_of, seeds_words
-from analysis.statistics.intervals import Interval
+from analysis.statistics.intervals import Interval, ascending
 from analysis.statistics.number_words import ROUNDING
 from topologies.errors import list_all, list_first
 
@@ -44,7 +44,7 @@ def program_answer(
 
 
 def _verdict(contest: Contest, means_s: Mapping[str, float], quantity: str) -> Verdict:
-    order = sorted(means_s, key=lambda name: (means_s[name], name != contest.baseline))
+    order = ascending(means_s, contest.baseline)
     best, others = order[0], order[1:]
     equal = tuple(name for name in others if math.isclose(means_s[name], means_s[best], rel_tol=ROUNDING))
     following = next((name for name in others if name not in equal), None)

@@ -40,6 +40,15 @@ def _drawn(fabric: Fabric, spec: ConditionsSpec) -> tuple[str, ...]:
     return () if trace is None or trace.unlisted is None else (WITHIN,)
 
 
+def exact_from(fabric: Fabric, spec: ConditionsSpec, *, is_measured: bool, is_drawn: bool) -> int | None:
+    """Return from how many collectives on times that are all alike are exact, as nothing is drawn at random: one
+    predicted, or two measured ones; None if rates vary, or if something else `is_drawn`."""
+    varies = spec.is_recorded or spec.moves is not None or is_drawn
+    if varies or any(low < high for ranges in ranges_of(fabric, spec).values() for low, high in ranges):
+        return None
+    return 2 if is_measured else 1
+
+
 def range_words(ranges: Iterable[Range]) -> str:
     """Return ranges in words: "10-100 Gbit/s"; of more than three, the lowest and the highest rate."""
     distinct = list(dict.fromkeys(ranges))

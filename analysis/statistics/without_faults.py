@@ -19,7 +19,8 @@ from analysis.statistics.contests import (
 )
 from analysis.statistics.fault_costs import FaultResult, costs_words
 from analysis.statistics.fault_outcomes import MOST_COSTS
-from analysis.statistics.number_words import at_words, milliseconds, percent
+from analysis.statistics.intervals import ascending
+from analysis.statistics.number_words import all_words, at_words, milliseconds, percent
 from topologies.errors import list_all, list_first
 
 Floats = npt.NDArray[np.float64]
@@ -49,15 +50,14 @@ class _Case:
     @property
     def order(self) -> list[str]:
         """The names, the lowest mean without faults first, of equal ones the baseline."""
-        return sorted(self.means, key=lambda name: (self.means[name].without_s, name != self.contest.baseline))
+        return ascending({name: mean.without_s for name, mean in self.means.items()}, self.contest.baseline)
 
     @property
     def best(self) -> tuple[str, ...]:
-        """What has the lowest mean without faults, and the next if that is as low."""
-        first, following = self.order[:2]
-        lowest_s = self.means[first].without_s
-        is_tie = abs(self.means[following].without_s - lowest_s) <= _TELLING * lowest_s
-        return (first, following) if is_tie else (first,)
+        """What has the lowest mean without faults, and all that is as low."""
+        order = self.order
+        lowest_s = self.means[order[0]].without_s
+        return tuple(name for name in order if self.means[name].without_s - lowest_s <= _TELLING * lowest_s)
 
     @property
     def below(self) -> float:
@@ -172,7 +172,7 @@ def _groups(cases: Sequence[_Case]) -> str:
 
 def _where(group: Sequence[_Case], total: int) -> str:
     if len(group) == total:
-        return f" at all {total}"
+        return f" at {all_words(total)}"
     names = [", ".join(value.words for value in case.contest.at) for case in group]
     return f" at {len(group)} of {total} ({list_first(names, _MOST, separator='; ')})"
 
@@ -180,11 +180,15 @@ def _where(group: Sequence[_Case], total: int) -> str:
 def _outcome(group: Sequence[_Case], where: str = "") -> str:
     """Return what would be best in contests in which it is the same."""
     best, baseline = group[0].best, group[0].contest.baseline
+    low, high = (percent(end) for end in (min(case.below for case in group), max(case.below for case in group)))
+    if all(len(best) == len(case.means) for case in group):
+        mean = f", {milliseconds(group[0].means[best[0]].without_s)} ms" if len(group) == 1 else ""
+        return f"{list_all([*best])} would have the same mean{where}{mean}"
+    if baseline not in best:
+        means = "means" if len(best) > 1 else "mean"
+        return f"{list_all([*best])} would have the lowest {means}{where}, {_span(low, high)} % below {baseline}"
     if len(best) > 1:
         return f"{list_all([*best])} would have the lowest means{where}"
-    low, high = (percent(end) for end in (min(case.below for case in group), max(case.below for case in group)))
-    if best[0] != baseline:
-        return f"{best[0]} would have the lowest mean{where}, {_span(low, high)} % below {baseline}"
     longer = sorted(abs(case.below) for case in group)
     following = dict.fromkeys(case.order[1] for case in group)
     then = f"{next(iter(following))}, the next," if len(following) == 1 else "the next"

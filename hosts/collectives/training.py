@@ -24,7 +24,7 @@ from hosts.collectives.jobs import MAX_SLOTS
 from hosts.collectives.kinds import TRAINING, Sites, Workload
 from hosts.collectives.kinds import schedule as collective
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
-from topologies.units import format_delay, format_size
+from topologies.units import format_count, format_delay, format_size
 
 PIPELINES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "overlapped")
 GRADIENTS = ("ring", "hierarchical")
@@ -92,7 +92,8 @@ class Training:
     def words(self, gpus: int) -> str:
         """Return a summary in words: "4 stages x 8 micro-batches, 2 replicas"."""
         replicas = f", {self.replicas} replicas" if self.replicas > 1 else ""
-        return f"{gpus // self.replicas} stages x {self.micro_batches} micro-batches{replicas}"
+        stages = format_count(gpus // self.replicas, "stage")
+        return f"{stages} x {format_count(self.micro_batches, 'micro-batch')}{replicas}"
 
     def place(self, stage: int, replica: int, stages: int) -> int:
         """Return the place of a stage of a replica."""

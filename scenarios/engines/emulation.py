@@ -48,7 +48,7 @@ from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.errors import SpecError
 from topologies.fabric.fabric import build_fabric
 from topologies.shaping.classes import Buffer, Shaping
-from topologies.units import format_delay, format_rate
+from topologies.units import format_count, format_delay, format_rate
 
 WRONG_DATA = "delivered wrong data"
 """Part of a testbed's last line on stderr if it ended because a chunk had wrong bytes."""
@@ -315,7 +315,8 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
         raise EmulationError(f"{task.name}: {watchdog.sentence()}")
     if status != 0:
         kind = WrongError if WRONG_DATA in stderr.last() else EmulationError
-        raise kind(f"{task.name}, after {reader.done} collectives: {stderr.last() or 'it printed no reason'}")
+        why = stderr.last() or "it printed no reason"
+        raise kind(f"{task.name}, after {format_count(reader.done, 'collective')}: {why}")
 
 
 class Reader:

@@ -12,8 +12,17 @@ from statistics import median
 import numpy as np
 
 from analysis.statistics.contests import Setting, repetitions, with_short_tables
-from analysis.statistics.intervals import FEW_BLOCKS, MIN_UNEVEN_BLOCKS, Interval, Series, gain, pooled, series_of
-from analysis.statistics.number_words import at_words, fixed
+from analysis.statistics.intervals import (
+    FEW_BLOCKS,
+    MIN_UNEVEN_BLOCKS,
+    Interval,
+    Series,
+    are_equal,
+    gain,
+    pooled,
+    series_of,
+)
+from analysis.statistics.number_words import at_words, fixed, is_alike
 from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.prediction import plan_of
@@ -23,6 +32,7 @@ from scenarios.spec.exclusions import exclusions
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario
 from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.units import format_count
 
 HASH_SEEDS = range(1, 9)
 """The seeds of the hash that are predicted."""
@@ -79,11 +89,20 @@ def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
                     collectives=min(times[0].number.size for times in of_seed),
                     whole=max(asked[one.index].collective.count for one in group),
                     intact=any(asked[one.index].faults for one in group),
-                    outcomes=len({one.completion_s.tobytes() for one in spread}),
+                    outcomes=_different(spread),
                     seeds=len(of_seed),
                 )
             )
     return found
+
+
+def _different(series: Sequence[Series]) -> int:
+    """Return how many of these series differ from each other in more than rounding errors."""
+    found = list[Series]()
+    for one in series:
+        if not any(are_equal(one, other) for other in found):
+            found.append(one)
+    return len(found)
 
 
 def _gain(single: Series, spread: Series) -> Interval:
@@ -117,6 +136,8 @@ def _noise(intervals: Sequence[Interval]) -> str:
     lacking = [why_none(one) for one in intervals if one.why]
     if not widths:
         return f"without intervals: {lacking[0]}"
+    if not lacking and all(map(is_alike, intervals)):
+        return "the same in every collective"
     most = fixed(max(widths) * 100, 1)
     without = f", {len(lacking)} of {len(intervals)} without one: {lacking[0]}" if lacking else ""
     return f"each to within {most} points, 95 % interval{without}"
@@ -126,7 +147,9 @@ def why_none(gain: Interval) -> str:
     """Return why a gain has no interval; a table of more collectives, or of means, may have intervals."""
     if gain.why != FEW_BLOCKS:
         return gain.why
-    return f"these are {int(gain.blocks)} independent blocks of collectives, and this gain needs {MIN_UNEVEN_BLOCKS}"
+    number, needs = int(gain.blocks), f"and this gain needs {MIN_UNEVEN_BLOCKS}"
+    these = "this is" if number == 1 else "these are"
+    return f"{these} {format_count(number, 'independent block of collectives')}, {needs}"
 
 
 def _outcome(groups: Sequence[Sequence[EcmpGain]]) -> str:
@@ -249,6 +272,13 @@ def _times(config: Scenario, most: int) -> list[Series]:
         return []
     kept = np.zeros(count, dtype=bool)  # base chooses nothing
     return [
-        series_of(np.arange(count), times_s, config.conditions, reembedded=kept, rerouted=kept)
+        series_of(
+            np.arange(count),
+            times_s,
+            config.conditions,
+            reembedded=kept,
+            rerouted=kept,
+            exact_from=config.exact_from("model"),
+        )
         for times_s in of_routing
     ]

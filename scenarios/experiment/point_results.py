@@ -300,10 +300,11 @@ def _result(
             schedule, rank_at = config.workload.schedule, first.placement
             ends = [(rank_at[begin], rank_at[end]) for begin, end in zip(*schedule.ends, strict=True)]
             arrived[mode] = np.array(times_of(schedule.transfers, ends, first.messages)[1])
+    exact_from = config.exact_from(engine)
     for mode, rows in stored.items():
         chosen: Any = {name: rows[name].to_numpy() for name in ("reembedded", "rerouted")}
         times_s = rows["completion_s"].to_numpy()
-        series[mode] = series_of(np.arange(times_s.size), times_s, config.conditions, **chosen)
+        series[mode] = series_of(np.arange(times_s.size), times_s, config.conditions, exact_from=exact_from, **chosen)
     points = tuple(
         replace(
             point_result(mode, times, None),

@@ -123,7 +123,7 @@ class Progress:
         parts = (arrays for _, arrays in sorted(point.parts.items()))
         times_s, reembedded, rerouted = map(np.concatenate, zip(*parts, strict=True))
         config = self.configs[index]
-        chosen: Any = {"reembedded": reembedded, "rerouted": rerouted}
+        chosen: Any = {"reembedded": reembedded, "rerouted": rerouted, "exact_from": config.exact_from(self.engine)}
         series = series_of(np.array(config.collective.numbers), times_s, config.conditions, **chosen)
         if mode == "base":
             self._base[index] = series

@@ -51,6 +51,7 @@ from topologies.fabric.fabric import build_fabric
 from topologies.units import format_delay
 
 _MOST_MISSED = 4  # promises that are named
+_TIMES = 2  # from which on a share is told as a multiple
 _NOTICED_S, _NOTICED_SHARE = 0.1, 0.01  # of all collectives' time: connections that take longer to open are told
 
 
@@ -248,10 +249,11 @@ def opening_sentence(results: Sequence[ConfigResult]) -> str:
     most_s, share_of_all, result, mode = max(told, key=lambda one: one[0])
     several = len(found) > 1
     where = f" at most ({', '.join([result.config.label] * (len(results) > 1) + [mode])})" if several else ""
+    times = f"{share_of_all:,.0f} times" if share_of_all >= _TIMES else f"{100 * share_of_all:,.1f} % of"
     counted = "which is in the time of collective 0" if result.config.control.counted else "which is in no time above"
     return (
         f"before collective 0 connections were opened, rank by rank, and switches got their rules: "
-        f"{format_delay(float(f'{most_s:.4g}'))} of virtual time{where}, {100 * share_of_all:,.1f} % of that of all "
+        f"{format_delay(float(f'{most_s:.4g}'))} of virtual time{where}, {times} that of all "
         f"collectives there, {counted}"
     )
 
@@ -348,18 +350,19 @@ def _delivery(transfer: Mapping[str, Any]) -> str:
 def _training_iterations(results: Sequence[ConfigResult]) -> Paragraph:
     """Return a description of the training iterations, if there are any."""
     points = [
-        (f"{result.engine}, {result.config.label}, {point.mode}{name}", training)
+        (f"{result.engine}, {result.config.label}, {point.mode}{name}", training, result.config.training.every)
         for result in results
         for point in result.points
         for name, training in (("", point.training), *((f", {job.name}", job.training) for job in point.jobs))
         if training is not None
     ]
     lines = []
-    for which, training in points:
+    for which, training, every in points:
         held = " ".join(f"{count:g}" for count in training.in_flight)
         more = f", {max(training.more)} more before a cut than in 1F1B" * any(training.more)
         room = "" if training.room is None else f" of {training.room:g}"
-        time, bubble = f"{training.iteration_s * 1e3:,.3f} ms", f"bubble {training.bubble_ratio:.2%}"
+        of_round = f" on average in a round of {every:,}" * (every > 1)
+        time, bubble = f"{training.iteration_s * 1e3:,.3f} ms{of_round}", f"bubble {training.bubble_ratio:.2%}"
         in_flight = f"micro-batches in flight by stage: {held}{room}{more}"
         lines.append(f"{which}: {time}, {bubble}, {_exposed(training)}; {in_flight}")
     what = "training iterations: time, share in which GPUs do not compute, time that communication adds"

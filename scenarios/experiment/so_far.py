@@ -103,6 +103,7 @@ class SoFar:
         times_s = whole["completion_s"]
         reembedded, rerouted = (whole[name].astype(bool) for name in ("reembedded", "rerouted"))
         number = np.array(config.collective.numbers[: times_s.size])
-        series = series_of(number, times_s, config.conditions, reembedded=reembedded, rerouted=rerouted)
+        chosen: Any = {"reembedded": reembedded, "rerouted": rerouted, "exact_from": config.exact_from(point.engine)}
+        series = series_of(number, times_s, config.conditions, **chosen)
         named = {job.name: whole[f"job {number}"] for number, job in enumerate(config.workload.jobs) if config.jobs}
         return series, series_of_jobs(series, named)

@@ -117,6 +117,7 @@ def setting_of(index: int, config: Configuration) -> Setting:
         index=index,
         label=config.label,
         kind="jobs" if config.jobs else config.collective.kind,
+        iterations=config.training.every if config.collective.kind == TRAINING and not config.jobs else 1,
         at=tuple(Value(key, value_words(key, value), _number(key, value)) for key, value in config.at),
         jobs=tuple(job.written() for job in config.jobs),
         is_unmodelled=bool(unmodelled_sentence([KEYS["fault"].kind.write(config.value("fault"))])),

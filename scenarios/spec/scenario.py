@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
+from analysis.statistics.rates import exact_from
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import TRAINING, Workload
 from hosts.collectives.training import Training
@@ -193,6 +194,15 @@ class Scenario:
     def has_drawn_jobs(self) -> bool:
         """Whether the messages of any job, background traffic or requests, are drawn for every round."""
         return any(job.is_drawn for job in self.jobs)
+
+    def exact_from(self, engine: str) -> int | None:
+        """Return from how many collectives on times that are all alike are exact (`rates.exact_from`)."""
+        return exact_from(
+            build_fabric(self.fabric),
+            self.conditions,
+            is_measured=engine != "model",
+            is_drawn=self.has_drawn_jobs or self.transport.wan_loss > 0,
+        )
 
     @property
     def program_probes(self) -> npt.NDArray[np.int16]:

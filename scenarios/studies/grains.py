@@ -185,7 +185,9 @@ def _times(scenario: "Scenario", of_all: "pd.DataFrame") -> dict[int, _Point]:
     for gpus, rows in of_all.groupby("gpus"):
         chosen = {name: rows[name].to_numpy() for name in ("reembedded", "rerouted")}
         number, predicted_s = rows.collective.to_numpy(), rows.predicted_s.to_numpy()
-        predicted = series_of(number, predicted_s, scenario.conditions, **chosen)
+        predicted = series_of(
+            number, predicted_s, scenario.conditions, exact_from=scenario.exact_from("model"), **chosen
+        )
         is_measured = bool((rows.engine == "emulation").all())
         measured_s = rows.completion_s.to_numpy() if is_measured else None
         points[int(gpus)] = _Point(pieces=scenario.collective.pieces or 1, predicted=predicted, measured_s=measured_s)

@@ -188,7 +188,7 @@ def test_with_two_modes_the_jobs_are_told_in_each(modes):
             times[place] = Series(np.arange(400), (2 + index - number / 2) * luck(7))
             of_jobs[place] = {job["name"]: times[place] for job in jobs}
     text = answer(settings, times, of_jobs)
-    assert "wan is fastest at all 2" in text
+    assert "wan is fastest at both" in text
     parts = ". Of the jobs, in base train takes 2,000 ms alone; 3,000 ms beside infer, 50.0 % longer", "; in wan train"
     assert all((part in text) is (len(modes) == 2) for part in parts)
     across = "; in wan train takes 1,500 ms alone, 25.0 % less (the same in every collective) than in base; 2,500 ms"

@@ -17,8 +17,10 @@ from analysis.statistics.intervals import (
     MIN_COLLECTIVES,
     SETTLED,
     Series,
+    ascending,
     gain,
     gain_through,
+    over_draws,
     pooled,
     reasons,
     series_of,
@@ -97,6 +99,28 @@ def test_blocks_never_reach_from_one_seed_into_another() -> None:
         seeds = {i: Series(np.arange(50), np.full(50, mean_s), 100, fresh) for i, mean_s in enumerate(means_s)}
         mean_s = summarise(pooled(seeds)).mean_s
         assert (mean_s.low, mean_s.high) == pytest.approx((1.5 - half_s, 1.5 + half_s))
+
+
+def test_names_in_the_order_of_times_that_differ_by_rounding_alone() -> None:
+    sums = {"ccl": 0.1 + 0.2, "base": 0.3, "wan": 0.3 * (1 + 1e-15), "joint": 0.29, "slow": 0.3 * (1 + 1e-6)}
+    assert ascending(sums, "base") == ["joint", "base", "ccl", "wan", "slow"]
+    assert ascending(sums, "wan") == ["joint", "wan", "ccl", "base", "slow"]
+
+
+def test_exact_times_that_are_alike_need_no_interval_and_others_do() -> None:
+    slow, fast = (Series(np.arange(2), np.full(2, of), exact=True) for of in (1.0, 0.7))
+    for some in ([0], [0, 1]):
+        found = gain(slow.rows(np.array(some)), fast.rows(np.array(some)))
+        assert (found.low, found.value, found.high, found.why) == (pytest.approx(0.3),) * 3 + ("",)
+        assert summarise(fast.rows(np.array(some))).mean_s.low == pytest.approx(0.7)
+    assert gain(slow, replace(fast, exact=False)).why == FEW
+    hit = replace(fast, completion_s=np.array([0.7, 3.0]))  # a fault's collective is not like the others
+    assert summarise(hit).mean_s.why == gain(slow, hit).why == FEW
+    assert summarise(pooled({0: slow, 1: replace(slow, exact=False)})).mean_s.why == FEW
+    # Two hashes: Student's interval of the two draws alone, with the quantile of one degree of freedom.
+    hashes = over_draws([slow, replace(slow, completion_s=np.full(2, 1.2))])
+    mean_s = summarise(hashes).mean_s
+    assert (mean_s.low, mean_s.high) == pytest.approx((1.1 - 12.7062 * 0.1, 1.1 + 12.7062 * 0.1), rel=1e-4)
 
 
 def test_recorded_conditions_are_no_further_evidence_with_another_seed() -> None:

@@ -201,3 +201,15 @@ def test_many_configurations_share_the_transfers_that_are_predicted():
 def test_nothing_is_told_where_nothing_is_compared(text):
     (config,) = scenario_of(text).configurations()
     assert ecmp_gains([(0, config)]) == [] and list(lines_of([])) == []
+
+
+def test_under_constant_rates_the_gains_of_ecmp_are_exact_and_seeds_with_the_same_outcome_are_one(tmp_path):
+    """A SendRecv has one flow, which each hash sends over one of two equal links: all outcomes are the same."""
+    (tmp_path / "steady.toml").write_text(
+        '[conditions]\nwan_rate = "40 Gbit/s"\nintra_rate = "100 Gbit/s"\n[collective]\nkind = "sendrecv"\ncount = 3\n'
+    )
+    said, _ = ended("steady.toml", "--engine", "model", "--out", tmp_path / "run", cwd=tmp_path)
+    assert (
+        "would be equal to base with every seed (8 hash seeds with the same outcome, timing model, the first 3 "
+        "collectives, the same in every collective; --set fabric.routing=ecmp)"
+    ) in said

@@ -87,18 +87,18 @@ def test_reconfiguration_times_are_stored_and_their_mean_is_shown_for_modes_that
 
 
 def test_the_time_in_which_connections_open_is_told_where_it_is_noticeable(tmp_path):
-    """At 20 ms it is many times that of two small AllGathers; at 10 us, before large ones, it is not told."""
-    common = ("--gpus", 4, "--modes", "base,wan", "--engine", "emulation", "--collectives", 2)
-    said, _ = ended(*common, "--wan-delay", "20 ms", "--out", tmp_path / "far", cwd=tmp_path)
+    """At 20 ms it is many times that of a small AllGather; at 10 us, before large ones, it is not told."""
+    common = ("--gpus", 8, "--modes", "base,wan", "--engine", "emulation", "--collectives")
+    said, _ = ended(*common, 1, "--chunk", "8 kB", "--wan-delay", "20 ms", "--out", tmp_path / "far", cwd=tmp_path)
     rows = pd.read_parquet(tmp_path / "far/collectives.parquet")
     of_mode = rows.groupby("mode").agg(first_s=("reconfigure_s", "first"), total_s=("completion_s", "sum"))
     worst = of_mode.loc[of_mode.first_s.idxmax()]
     (line,) = (line for line in said.splitlines() if line.startswith("before collective 0 connections were opened"))
-    time_s, share = re.search(r": ([0-9.]+) ms of virtual time at most .*, ([0-9,.]+) % of", line).groups()
+    time_s, times = re.search(r": ([0-9.]+) ms of virtual time at most .*, ([0-9]+) times that of", line).groups()
     assert float(time_s) / 1e3 == pytest.approx(worst.first_s, rel=1e-3) and worst.first_s > 0.1
-    assert float(share) / 100 == pytest.approx(worst.first_s / worst.total_s, rel=2e-3)
+    assert int(times) == round(worst.first_s / worst.total_s) >= 2
     assert line.endswith("which is in no time above") and line in (tmp_path / "far/report.html").read_text()
-    near, _ = ended(*common, "--chunk", "64 MB", "--no-report", "--out", tmp_path / "near", cwd=tmp_path)
+    near, _ = ended(*common, 2, "--chunk", "64 MB", "--no-report", "--out", tmp_path / "near", cwd=tmp_path)
     rows = pd.read_parquet(tmp_path / "near/collectives.parquet")
     assert rows.reconfigure_s.max() < 0.01 * rows.groupby("mode").completion_s.sum().min()
     assert "connections were opened" not in near

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies import units
-from topologies.units import UnitError
+from topologies.units import UnitError, format_count
 
 
 def test_quantities_are_parsed_as_people_write_them():
@@ -144,3 +144,18 @@ def test_quantities_are_formatted_in_the_unit_that_a_reader_expects():
     assert units.format_size(64_000_000) == "64 MB"
     assert units.format_delay(7e-7) == "700 ns"
     assert units.format_delay(1e-3) == "1 ms"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "stage", "1 stage"),
+        (2, "stage", "2 stages"),
+        (0, "drop", "0 drops"),
+        (2000, "micro-batch", "2,000 micro-batches"),
+        (1, "independent block of collectives", "1 independent block of collectives"),
+        (2, "round of 100 iterations", "2 rounds of 100 iterations"),
+    ],
+)
+def test_a_number_of_things_has_the_right_plural(count, noun, text):
+    assert format_count(count, noun) == text
