@@ -54,6 +54,20 @@ def test_the_least_bandwidths_are_those_of_the_closed_forms(capsys: pytest.Captu
     assert found["Streaming, overlapped"]["least_bps"]["99"] < 100e6
 
 
+def test_sums_of_layers_follow_each_other_one_delay_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """A third of a step is forward. The second half of a layer's sum leaves once the first half has come, a delay
+    later, and the next sum at once: L layers take L delays beside their bytes, and the last half another one."""
+    layers, step_s, delay_s = 8, 90e-3, 20e-3
+    shape = ("--parameters", "1e6", "--layers", str(layers), "--step", "90 ms", "--every", "12")
+    found = lines(capsys, *shape, *FAR)["data parallel"]
+    rates = {int(rate): share for rate, share in found["utilisation"].items() if float(rate) > 1e9}
+    assert len(rates) >= 8
+    for rate, share in rates.items():
+        half_s = 1e6 * 16 / layers / 2 / rate
+        took_s = step_s * (1 / 3 + 2 / 3 / layers) + layers * (2 * half_s + delay_s) + delay_s
+        assert share == pytest.approx(step_s / took_s, rel=1e-3)
+
+
 def test_the_papers_bandwidths_are_those_of_somewhat_smaller_models(capsys: pytest.CaptureFixture[str]) -> None:
     """The paper's simulator and this model differ by the same factor for all methods, except where one message of
     several layers, which the paper sends layer by layer, is all that no step hides (99 %, and Streaming without
