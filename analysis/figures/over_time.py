@@ -61,13 +61,14 @@ Shown = Sequence[tuple[PointRows, npt.NDArray[np.bool_]]]
 class Span:
     """A fault in force, from its beginning to its end, both on the axis of collectives.
 
-    It ended earlier, at `first_over`, in some mode in which more attempts were lost; None if not.
+    It ended earlier, at `first_over`, in some modes; None if not. `why` says in which, and for what reason.
     """
 
     what: str
     begin: float
     end: float
     first_over: float | None = None
+    why: str = ""
 
 
 def is_drawn(configuration: Configuration) -> bool:
@@ -116,8 +117,8 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
             *_notes(configuration, here, window, has_faults=bool(faults and names), is_within=is_within),
             *_costs(run, configuration),
         ]
-        if any(span.first_over is not None for span in faults):
-            notes.append("Dashed: where a fault was over in some mode, as more attempts were lost there; each counts.")
+        over = {span.why: span.first_over for span in faults if span.first_over is not None}
+        notes += [why for why, at in over.items() if window[0] - before <= at <= window[1] - before]
         notes += _hidden(_wan_links(configuration), names, used)
         legend(figure, [*_handles(shown), *([_FAULT] if faults else [])], "\n".join(notes))
     caption = f"Time of each {configuration.collective}{', and the rates of WAN links' if names else ''}: "
@@ -193,8 +194,30 @@ def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows])
         lasts_s = seconds or max((_time_s(point, fault.first) for point in measured or points), default=0.0)
         share = min(1.0, fault.after_s / lasts_s) if fault.after_s and lasts_s else 0.0
         begin = fault.first - before + share
-        least = None if min(ends) == max(ends) else min(ends) - before
-        yield Span(what=fault.what, begin=begin, end=max(ends) - before, first_over=least)
+        if min(ends) == max(ends):
+            yield Span(what=fault.what, begin=begin, end=max(ends) - before)
+            continue
+        modes = {point.mode: end for end, point in zip(ends, measured or points, strict=True)}
+        first = sorted((mode for mode, end in modes.items() if end == min(ends)), key=place_of)
+        why = _why_over(fault, first, has_lost=_has_lost(run, configuration, first))
+        yield Span(what=fault.what, begin=begin, end=max(ends) - before, first_over=min(ends) - before, why=why)
+
+
+def _why_over(fault: DeclaredFault, modes: Sequence[str], *, has_lost: bool) -> str:
+    """Return why a fault was over in these modes before it was in others: a count of collectives ends earlier by
+    every attempt that is lost, a time by everything that takes longer."""
+    said = f"Dashed: where the fault {fault.what} was over in {' and '.join(modes)}"
+    if fault.lasts_s is None:
+        return f"{said}: every attempt that was lost there counts as a collective."
+    failed = ", failed attempts included" if has_lost else ""
+    return f"{said}: its {format_delay(fault.lasts_s)} count while collectives run, and there they took longer{failed}."
+
+
+def _has_lost(run: Run, configuration: Configuration, modes: Sequence[str]) -> bool:
+    """Return whether any attempt failed in these modes because of a fault."""
+    table = run.faults
+    here = table[(table["setting"] == configuration.index) & table["mode"].isin(modes)]
+    return bool(here["collectives_lost"].any())
 
 
 def _end(fault: DeclaredFault, point: PointRows, seconds: float | None) -> float:

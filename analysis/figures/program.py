@@ -1,7 +1,7 @@
 """The run of a program over time: the utilisation of each WAN link, and the end of each rank."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,25 +37,38 @@ def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
     return kept
 
 
-def steps(results: Sequence[tuple[Mapping[str, Any], float | None, int]], title: str) -> Picture:
-    """Draw the step time of a program against a swept key, a line for each combination of the others.
+class StepsOfRun(NamedTuple):
+    """The values by swept key (the mode is one) of a run, its median step time in s, None if its ranks told none, of
+    how many steps, and the share of the steps' time that is computing, None if it is not known."""
 
-    `results` are the values by swept key (the mode is one) of each run, its median step time in s, None if its ranks
-    told none, and of how many steps. The key is the last one of quantities, or else the last one. No line joins values
-    of the latter, nor those of a logarithmic axis, on which a straight line would be no step time.
+    values: Mapping[str, Any]
+    step_s: float | None
+    number: int
+    computing: float | None = None
+
+
+def steps(results: Sequence[StepsOfRun], title: str) -> Picture:
+    """Draw the step time of a program against a swept key, a line for each combination of the others, and how much of
+    it is computing.
+
+    The key is the last one of quantities, or else the last one. No line joins values of the latter, nor those of a
+    logarithmic axis, on which a straight line would be no step time.
     """
-    known = [(values, step_s) for values, step_s, _ in results if step_s is not None]
-    counts = sorted({count for _, step_s, count in results if step_s is not None})
+    known = [(one.values, one.step_s, one.computing) for one in results if one.step_s is not None]
+    counts = sorted({one.number for one in results if one.step_s is not None})
     keys = [key for key in known[0][0] if key != "mode"] or ["mode"]
-    axes_of = {key: _axis(key, [values[key] for values, *_ in results]) for key in keys}
+    axes_of = {key: _axis(key, [one.values[key] for one in results]) for key in keys}
     x_key = next((key for key in reversed(keys) if axes_of[key].is_numeric), keys[-1])
     axis, others = axes_of[x_key], [key for key in known[0][0] if key != x_key]
-    scale, unit = time_unit(max(step_s for _, step_s in known))
+    scale, unit = time_unit(max(step_s for _, step_s, _ in known))
     lines: dict[str, list[tuple[float, float]]] = {}
-    for values, step_s in known:
+    computing: dict[str, list[tuple[float, float]]] = {}
+    for values, step_s, share in known:
         name = ", ".join(_words(key, values[key]) for key in others)
         x = axis.x[axis.labels.index(words(*_stored(x_key, values[x_key])))]
         lines.setdefault(name, []).append((x, step_s / scale))
+        if share is not None:
+            computing.setdefault(name, []).append((x, share * step_s / scale))
     if others == ["mode"]:
         name_modes(lines)
     with canvas(_STEPS_INCHES, 3.6) as figure:
@@ -65,9 +78,13 @@ def steps(results: Sequence[tuple[Mapping[str, Any], float | None, int]], title:
             look |= {"markersize": max(4.0, 9.0 - 1.5 * index)}  # markers that coincide are all seen
             look |= {"linestyle": "none"} if axis.is_log or not axis.is_numeric else {}
             axes.plot(*zip(*sorted(spots), strict=True), label=name, **look)
+            if name in computing:
+                look |= {"markerfacecolor": "none", "markeredgecolor": look["color"], "linestyle": "none"}
+                axes.plot(*zip(*sorted(computing[name]), strict=True), label="_", **look)
         axis.draw(axes, inches=_STEPS_INCHES)
         axes.grid(True, axis="both")
-        axes.margins(x=0.08)
+        axes.margins(x=0.08, y=0.08)
+        axes.update_datalim([(axes.dataLim.x0, 0)], updatex=False)  # so that equal times have room above, too
         axes.set_ylim(bottom=0)
         axes.set_xlabel(label_of(_stored(x_key, None)[0]))
         of = (
@@ -77,11 +94,18 @@ def steps(results: Sequence[tuple[Mapping[str, Any], float | None, int]], title:
         )
         axes.set_ylabel(f"step time ({unit}), median of\n{of}, on the slowest rank")
         heading(figure, "\n".join(["Step time of a program", title.replace(" us", " µs")]))
+        hollow = "Hollow: how much of it is computing, on that rank." if computing else ""
         if others:
-            legend(figure, axes.get_legend_handles_labels()[0])
-    rows = [{**values, "step_s": step_s, "steps": count} for values, step_s, count in results if step_s is not None]
+            legend(figure, axes.get_legend_handles_labels()[0], hollow)
+        elif hollow:
+            explain(figure, hollow)
+    rows = [
+        {**one.values, "step_s": one.step_s, "steps": one.number, "computing_share": one.computing}
+        for one in results
+        if one.step_s is not None
+    ]
     against = label_of(_stored(x_key, None)[0])
-    caption = f"Time of a program's step on its slowest rank, the median of {of}, against {against}."
+    caption = f"Time of a program's step on its slowest rank, the median of {of}, against {against}. {hollow}".strip()
     return Picture(name="steps", caption=caption, figure=figure, data=csv_text(rows))
 
 

@@ -27,12 +27,14 @@ def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: floa
     looks: dict[str, dict[str, Any]] = {method: line_style(index) for index, method in enumerate(methods)}
     with canvas(7.2, 3.9) as figure:
         axes = figure.subplots()
-        axes.axhline(level, color=FAINT, linewidth=0.9, linestyle=":")
+        if least_gbps:
+            axes.axhline(level, color=FAINT, linewidth=0.9, linestyle=":")
         for method, look in looks.items():
             own = sorted((row for row in rows if row.method == method), key=lambda row: row.gbps)
             for published, style in ((False, {"marker": ""}), (True, _HOLLOW)):
                 some = [row for row in own if row.published is published]
-                axes.plot([row.gbps for row in some], [row.utilisation for row in some], **look | style)
+                shape = {"linestyle": "none"} if len(some) == 1 and not published else style
+                axes.plot([row.gbps for row in some], [row.utilisation for row in some], **look | shape)
             if method in least_gbps:
                 axes.plot(least_gbps[method], level, **look | {"linestyle": "none", "markersize": 5})
         axes.set_xscale("log")
@@ -41,12 +43,13 @@ def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: floa
         axes.set_ylim(0, 1.03)
         axes.set_xlabel("bandwidth between two sites (Gbit/s)")
         axes.set_ylabel("compute utilisation")
-        heading(figure, title)
+        heading(figure, title.replace(" us", " µs"))
+        notes = [f"markers, numbers: the least bandwidth for {100 * level:g} %"] if least_gbps else []
+        notes += ["hollow: the paper's table"] if any(row.published for row in rows) else []
         legend(
             figure,
             [Line2D([], [], label=_label(method, least_gbps), **look) for method, look in looks.items()],
-            f"markers, numbers: the least bandwidth for {100 * level:g} %"
-            + "; hollow: the paper's table" * any(row.published for row in rows),
+            "; ".join(notes),
         )
     caption = f"Compute utilisation of methods of training by the bandwidth between two sites: {title}."
     data = csv_text(row._asdict() for row in rows)

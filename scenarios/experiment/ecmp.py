@@ -39,6 +39,8 @@ HASH_SEEDS = range(1, 9)
 _MOST_COLLECTIVES = 2000  # of a configuration
 _MOST_TRANSFERS = 4_000_000  # that are predicted in all, which takes about ten seconds
 _WIDE = 0.1  # a range of gains is told in whole percent from here on
+_EQUAL = "equal to base"
+_ROUNDING = 1e-12  # of the sums of equal times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +161,8 @@ def _outcome(groups: Sequence[Sequence[EcmpGain]]) -> str:
     digits = 0 if max(gains) - min(gains) >= _WIDE else 1
     least, most = (_sided(gain, digits) for gain in (min(gains), max(gains)))
     if least == most:
-        return f"{least} with every seed"
+        is_close = least == _EQUAL and max(map(abs, gains)) > _ROUNDING
+        return f"{'less than 0.05 % from base' if is_close else least} with every seed"
     keys = _varied([one.setting for group in groups for one in group])
     span = f"{_span(min(gains), max(gains), digits)}{_ends(groups, keys, digits)}"
     ordered = sorted(groups, key=lambda group: group[0].median)
@@ -179,7 +182,7 @@ def _sided(gain: float, digits: int) -> str:
     """Return a gain in words: "8 % below base"."""
     share = _share(gain, digits)
     if share == _share(0, digits):
-        return "equal to base"
+        return _EQUAL
     return f"{share} {'below' if gain > 0 else 'above'} base"
 
 

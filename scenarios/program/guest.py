@@ -548,7 +548,7 @@ class Run:
             self._record_event("ended", why="")
             self._emit_events()
             drops = max(drops, self._testbed.lost_packets())
-        full, computed_s = self._full or self._rank_files.is_full, self._rank_files.computed_s()
+        full, computed = self._full or self._rank_files.is_full, self._rank_files.computed()
         try:
             kept, lost = self._rank_files.keep(self._folder / FILES, most_bytes=self._spec.files_bytes)
             unkept = ""
@@ -578,7 +578,7 @@ class Run:
             "files_left_out": lost,
             "files_error": unkept,
             "full": full,
-            "computed_s": computed_s,
+            "computed": computed,
             "crowded": self._is_crowded,
             **memory_troubles(),
         }

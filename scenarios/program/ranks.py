@@ -6,9 +6,7 @@ system of limited size (`RankFiles`), so nothing of the machine changes. This gu
 """
 
 import errno
-import math
 import os
-import re
 import resource
 import shutil
 import signal
@@ -21,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scenarios.program.computed import Computed, computed
 from scenarios.spec.program import COLLECTIVES, HOSTFILE, PRELOAD
 from topologies.fabric.ipv6 import address_of
 from topologies.linux import make_timers_exact, mount, unmount, unshare
@@ -43,7 +42,6 @@ FILES = "files"
 """The folder within the run folder for the files that the program wrote into its working directory."""
 
 _MOST_COMPUTED = 64_000_000  # characters of what a rank tells of its computing
-_TIME = re.compile(r"[0-9.]{1,40}(?:[eE][-+]?[0-9]{1,3})?")
 _COMPUTED = ".longhaul-computed"  # of a rank's /dev/shm; made by what is in the folder `rank`
 _MS_RDONLY, _MS_REMOUNT = 1, 32
 _DAC_READ_SEARCH = 2  # <linux/capability.h>
@@ -171,10 +169,10 @@ class RankFiles:
         state = os.statvfs(self._folder)
         return state.f_bavail == 0 or state.f_favail == 0
 
-    def computed_s(self) -> list[float | None]:
-        """Return for how many seconds each rank has computed by `longhaul.compute` or `longhaul-compute`, of all its
-        threads and processes together; None for a rank that has not."""
-        return [_computed_s(self._folder / f"shm{rank}" / _COMPUTED) for rank in range(len(self._ranks))]
+    def computed(self) -> list[Computed | None]:
+        """Return for each rank how long it has computed by `longhaul.compute` or `longhaul-compute`; None for a rank
+        that has not told anything of it."""
+        return [_computed(self._folder / f"shm{rank}" / _COMPUTED) for rank in range(len(self._ranks))]
 
     def prepare(self, rank: int, *, host: int, hidden: str, limit: int, memory_bytes: int | None) -> None:
         """Move the calling process, which still runs as root, into the environment of a rank; raises OSError.
@@ -314,12 +312,11 @@ def describe_status(status: int | None) -> str:
     return f"ended with status {status}"
 
 
-def _computed_s(path: Path) -> float | None:
-    """Return the sum of the times in a rank's file, of which the rank may have made anything; None without it."""
+def _computed(path: Path) -> Computed | None:
+    """Return what a rank's file tells of its computing, of which the rank may have made anything; None without it."""
     try:
         with path.open(errors="replace") as file:
-            lines = file.read(_MOST_COMPUTED).splitlines()
+            found = computed(file.read(_MOST_COMPUTED).splitlines())
     except OSError:
         return None
-    times_s = [float(line) for line in lines if _TIME.fullmatch(line)]
-    return sum(time_s for time_s in times_s if math.isfinite(time_s))
+    return found if found.whole_s else None

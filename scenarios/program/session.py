@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -371,7 +372,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
     told = list(steps_told(state.folder, len(placed)))
     steps = [(rank, step, step_s) for rank, step, step_s, _ in told]
     counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(placed))
-    computed_s = over.get("computed_s", [None] * len(placed))
+    computed = [one or (None, None) for one in over.get("computed", [None] * len(placed))]
     return {
         "command": config.program.command,
         "roles": [role.written() for role in config.program.roles],
@@ -394,7 +395,8 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
                 "start_s": config.program.all_roles[role].start_s if state.began else None,
                 "end_s": state.ended[rank][1] / 1e9 if rank in state.ended else None,
                 "stopped": rank in state.stopped,
-                "computed_s": computed_s[rank],
+                "computed_s": computed[rank][0],
+                "computed_of_steps": computed[rank][1],
                 **counted[rank],
                 "discarded_bytes": sum(discarded.get((rank, name), 0) for name in ("stdout", "stderr")),
                 "last_line": state.last_line(rank),
@@ -596,16 +598,15 @@ def time_notes(config: Scenario, results: Sequence[Mapping[str, Any]]) -> list[s
 
 
 def computing_sentence(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return what part of the time is computing, by `longhaul.compute`, on the rank that took longest of those that
-    computed, in each run; "" if none did. What is not computing is communication, and waiting for others."""
+    """Return what part of its steps, or of its whole time if it has told none, is computing, by `longhaul.compute`, on
+    the rank that took longest of those that computed, in each run; "" if none did. What is not computing is
+    communication, and waiting for others."""
     parts = [(label, part) for label, part in zip(_told_apart(results), map(_computing, results), strict=True) if part]
     if not parts:
         return ""
-    told = [
-        f"{fixed(100 * share, 1)} % of rank {rank}'s {took_s:.3f} s{label}" for label, (rank, share, took_s) in parts
-    ]
+    told = [f"{fixed(100 * share, 1)} % of {of}{label}" for label, (of, share) in parts]
     rest = "the rest is communication and waiting"
-    bound = [label.removeprefix(" at ") for label, (_, share, _) in parts if share > _BOUND]
+    bound = [label.removeprefix(" at ") for label, (_, share) in parts if share > _BOUND]
     most = "" if len(parts) == 1 else ", less than half everywhere"
     if bound and len(parts) > 1:
         everywhere = len(bound) == len(parts)
@@ -620,16 +621,32 @@ def _told_apart(results: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f" at {words}" for words in differing_words([one["label"] for one in results])]
 
 
-def _computing(result: Mapping[str, Any]) -> tuple[int, float, float] | None:
-    """Return the rank that took longest of those that computed, the share of its time in which it did, and that time in
-    s; None if no rank computed. Threads that compute at once may fill the whole time, and no more."""
+def _computing(result: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Return in words a time of the rank that took longest of those that computed, its steps or else all of its time,
+    and the share of it in which it did; None if no rank computed. Threads that compute at once may fill the whole time,
+    and no more."""
+    if slowest_steps := _computing_of_steps(result):
+        rank, share = slowest_steps
+        return f"rank {rank}'s steps", share
     ranks = [one for one in result["ranks"] if one["computed_s"] and one["end_s"]]
     took_s = {one["rank"]: one["end_s"] - (one["start_s"] or 0.0) for one in ranks}
     if not ranks or max(took_s.values()) <= 0:
         return None
     slowest = max(ranks, key=lambda one: took_s[one["rank"]])
     whole_s = took_s[slowest["rank"]]
-    return slowest["rank"], min(1.0, slowest["computed_s"] / whole_s), whole_s
+    return f"rank {slowest['rank']}'s {whole_s:.3f} s", min(1.0, slowest["computed_s"] / whole_s)
+
+
+def _computing_of_steps(result: Mapping[str, Any]) -> tuple[int, float] | None:
+    """Return the rank whose steps took longest of those that computed in them, and the share of their time in which it
+    did; None if it is not known of the slowest rank of all."""
+    shares = {one["rank"]: one["computed_of_steps"] for one in result["ranks"]}
+    took_s = Counter[int]()
+    for rank, _, step_s in result["steps"]:
+        took_s[rank] += step_s
+    slowest = max(took_s, key=lambda rank: (round(took_s[rank], 9), shares[rank] is not None, -rank), default=None)
+    share = None if slowest is None else shares[slowest]
+    return None if slowest is None or share is None else (slowest, share)
 
 
 def rates_notes(configs: Iterable[Scenario]) -> list[str]:
@@ -731,7 +748,10 @@ def links_csv(state: RunState) -> str:
     return _csv(("time_s", "link", "bytes", "capacity_bytes"), rows)
 
 
-_OF_RANK = ("rank", "gpu", "role", "status", "stopped", "start_s", "end_s", "computed_s", *COUNTED, "discarded_bytes")
+_OF_RANK = (
+    *("rank", "gpu", "role", "status", "stopped", "start_s", "end_s", "computed_s", "computed_of_steps"),
+    *(*COUNTED, "discarded_bytes"),
+)
 
 
 def ranks_csv(result: Mapping[str, Any]) -> str:
@@ -779,11 +799,14 @@ def _draw_parts(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
 
 def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
     """Write the figure of the step time against a swept key, a line for each combination of the others."""
-    from analysis.figures.program import steps  # slow to import, because of matplotlib
+    from analysis.figures.program import StepsOfRun, steps  # slow to import, because of matplotlib
 
     (folder / FIGURES).mkdir(exist_ok=True)
     title = shared_words([result["label"] for result in results])
-    steps([(one["values"], one["step_s"], one["step_count"]) for one in results], title).write(folder / FIGURES)
+    computing = [found[1] if (found := _computing_of_steps(one)) else None for one in results]
+    of_runs = zip(results, computing, strict=True)
+    runs = [StepsOfRun(one["values"], one["step_s"], one["step_count"], share) for one, share in of_runs]
+    steps(runs, title).write(folder / FIGURES)
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -12,6 +12,7 @@ from topologies.errors import list_all, list_first
 
 _ANOTHER = "--set collective.pieces=N sets another number"
 _MOST_GROUPS, _MOST_RUNS = 3, 5  # that are named
+_MOST_NUMBERS = 12  # groups with numbers of their own: any of a dozen algorithms may be the one that is asked for
 
 
 def notes_on(configs: Sequence[Scenario], *, emulates: bool) -> tuple[str, ...]:
@@ -45,10 +46,13 @@ def _chosen_pieces(configs: Sequence[Scenario]) -> list[str]:
         why = f"collective.pieces: 1, as larger numbers, of many messages, were not tried for {untried}; {_ANOTHER}"
         return [why] if capped else []
     among = (
-        f"within 1 % of the fastest of {CANDIDATES[0]} to {CANDIDATES[-1]} by the timing model at the links' mean rates"
+        f"within 1 % of the fastest of {CANDIDATES[0]} to {CANDIDATES[-1]} by the timing model over fixed paths at the "
+        "links' mean rates"
     )
     words = _by_values([({v.key: v for v in setting_of(0, one).at}, one.collective.pieces or 1) for one in chosen])
-    return [f"collective.pieces: {words}, {among}{_most_tried(capped)}; {_ANOTHER}"]
+    spread = [f'"{name}"' for name in dict.fromkeys(one.fabric.routing for one in chosen) if name != "single"]
+    other = f" (with fabric.routing {list_all(spread)} others may be faster)" if spread else ""
+    return [f"collective.pieces: {words}, {among}{other}{_most_tried(capped)}; {_ANOTHER}"]
 
 
 def _most_tried(configs: Sequence[Scenario]) -> str:
@@ -84,7 +88,7 @@ def _by_values(chosen: Sequence[tuple[Mapping[str, Value], int]]) -> str:
         list_first(runs, _MOST_RUNS) + (f" ({list_first(those, _MOST_GROUPS, separator='; ')})" if all(those) else "")
         for runs, those in names.items()
     ]
-    return list_first(parts, _MOST_GROUPS, separator="; ")
+    return list_first(parts, _MOST_NUMBERS, separator="; ")
 
 
 def _depends(chosen: Sequence[tuple[Mapping[str, Value], int]], key: str) -> bool:

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from analysis.statistics.number_words import fixed
 from scenarios.experiment.options import MAX_JOBS
 from scenarios.studies import quorum
 from scenarios.studies.harness import (
@@ -143,20 +144,48 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     few_bits = scenarios[_FEW_BITS]
     failing = quorum.failing(options, few_bits)
     lines.append(_decoupled(options, few_bits, failing))
-    title = (
-        f"{model.words} parameters, a step of {model.step_s:g} s, a sum every {options.every} steps; "
-        f"{'predicted' if options.engine == 'model' else 'measured'}"
-    )
-    notes = ["", *_sentences(lines, (rates[0], rates[-1]))]
+    told = _parameters(options, model, few_bits)
+    title = f"{', '.join(told.values())}; {'predicted' if options.engine == 'model' else 'measured'}"
+    notes = ["", *_sentences(lines, rates)]
     if options.engine == "emulation":
         notes.append(f"{quorum.METHOD}: predicted, as no schedule can wait for the first sites of several.")
-    table = Table(_columns(lines), lines, title=f"Gbit/s for a compute utilisation; {title}", notes=notes)
+    what = "Gbit/s for a compute utilisation" if len(rates) > 1 else "Compute utilisation"
+    table = Table(_columns(lines, rates), lines, title=f"{what}; {title}", notes=notes)
     return Answer(
         tables=[table, quorum.table(options, failing)] if failing else [table],
-        as_json=[_as_json(line) for line in lines],
+        as_json=[_as_json(line) | {"parameters": told} for line in lines],
         picture=lambda: _picture(lines, title),
-        problems=problems,
+        problems=[*_assumed(options, model), *problems],
     )
+
+
+def _parameters(options: argparse.Namespace, model: Model, scenario: "Scenario") -> dict[str, str]:
+    """Return in words what the answer holds for, by name, given the scenario that has every option."""
+    from topologies.units import format_delay
+
+    training, (config, *_) = scenario.training, scenario.configurations()
+    own = [text for text in options.set if not text.startswith(("conditions.wan_delay=", "run.seed="))]
+    steps = f"{training.overlap} step{'s' * (training.overlap != 1)}"
+    return {
+        "model": f"{model.words} parameters in {model.layers} layer{'s' * (model.layers > 1)}",
+        "step": f"a step of {model.step_s:g} s",
+        "every": f"a sum every {training.every} steps",
+        "fragments": f"{training.fragments} fragment{'s' * (training.fragments != 1)}",
+        "overlap": f"overlapped with {steps}",
+        "bits": f"fewer bits: {options.bits}",
+        "wan_delay": f"WAN delay {format_delay(config.conditions.wan_delay_s)}",
+        **{text.partition("=")[0]: text for text in own},
+    }
+
+
+def _assumed(options: argparse.Namespace, model: Model) -> Iterator[str]:
+    """Yield what a model of one's own has from another one."""
+    if options.parameters is not None:
+        taken = [f"{model.layers} layers"] * (options.layers is None) + [f"a step of {model.step_s:g} s"] * (
+            options.step is None
+        )
+        if taken:
+            yield f"{' and '.join(taken)} taken from the model {options.model}; --layers and --step set others"
 
 
 def _decoupled(options: argparse.Namespace, scenario: "Scenario", failing: Sequence[quorum.Failing]) -> Line:
@@ -206,9 +235,9 @@ def _rates(options: argparse.Namespace) -> list[int]:
 
     least = quantity(COMMAND, "--from", options.least, parse_rate_bps)
     most = quantity(COMMAND, "--to", options.most, parse_rate_bps)
-    if most <= least:
-        raise ValueError(f"--to: {options.most}; allowed: more than --from, {options.least}")
-    count = math.ceil(PER_DECADE * math.log10(most / least))
+    if most < least:
+        raise ValueError(f"--to: {options.most}; allowed: from --from, {options.least}, up")
+    count = max(1, math.ceil(PER_DECADE * math.log10(most / least)))
     return [*dict.fromkeys(round(least * (most / least) ** (number / count)) for number in range(count + 1))]
 
 
@@ -310,8 +339,10 @@ def _as_json(line: Line) -> dict[str, object]:
     return found
 
 
-def _columns(lines: Sequence[Line]) -> list[Column[Line]]:
+def _columns(lines: Sequence[Line], rates: Sequence[int]) -> list[Column[Line]]:
     columns = [Column[Line]("method", lambda line: line.method, left=True)]
+    if len(rates) == 1:
+        return [*columns, Column[Line](f"at {_gbps(rates[0])} Gbit/s (%)", lambda line: _percent(line, rates[0]))]
     columns += [Column[Line](f"{level} %", partial(_cell, index)) for index, level in enumerate(LEVELS)]
     if any(line.paper_gbps for line in lines):
         columns += [Column[Line](f"paper's {level} %", partial(_paper_cell, n)) for n, level in enumerate(LEVELS)]
@@ -326,12 +357,22 @@ def _paper_cell(index: int, line: Line) -> str:
     return "" if line.paper_gbps is None else f"{line.paper_gbps[index]:g}"
 
 
-def _sentences(lines: Sequence[Line], rates: tuple[int, int]) -> Iterator[str]:
-    """Yield the bandwidth for `TOLD` percent with each method, and what "all" and "none" mean."""
+def _percent(line: Line, rate: int) -> str:
+    """Return the utilisation at a bandwidth that was run."""
+    return fixed(100 * line.utilisation[rate], 1)
+
+
+def _sentences(lines: Sequence[Line], rates: Sequence[int]) -> Iterator[str]:
+    """Yield the bandwidth for `TOLD` percent with each method, and what "all" and "none" mean; of a single bandwidth
+    the utilisations."""
     from topologies.units import format_rate
 
     at = LEVELS.index(TOLD)
-    low, high = map(format_rate, rates)
+    low, high = map(format_rate, (rates[0], rates[-1]))
+    if len(rates) == 1:
+        found = "; ".join(f"{line.method} {_percent(line, rates[0])} %" for line in lines)
+        yield f"Of the time at {low}, this is computing: {found}."
+        return
     parts = []
     for line in lines:
         least = line.least_bps[at]
@@ -382,7 +423,13 @@ def _parser() -> CommandParser:
     add("--bits", type=int, default=4, help=f"bits of a value where they are fewer than {_VALUE_BITS} (default 4)")
     quorum.add_options(parser)
     add("--from", dest="least", metavar="RATE", default="0.1 Gbit/s", help="least bandwidth (default %(default)s)")
-    add("--to", dest="most", metavar="RATE", default="1000 Gbit/s", help="highest bandwidth (default %(default)s)")
+    add(
+        "--to",
+        dest="most",
+        metavar="RATE",
+        default="1000 Gbit/s",
+        help="highest bandwidth, or the same one (default %(default)s)",
+    )
     add("--engine", choices=("model", "emulation"), default="model", help="(default model)")
     add("--jobs", type=int, default=1, help="processes or VMs at a time (default 1)")
     add_output(parser)

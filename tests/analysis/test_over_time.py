@@ -319,8 +319,37 @@ def test_every_lost_attempt_makes_a_fault_shorter_by_a_collective(testbeds):
     for lost, spans, dashed in (([2, 0], [2.5, 5.5], [3.5]), ([2, 2], [2.5, 3.5], []), ([3, 3], [2.5, 3.5], [])):
         table = [row | {"collectives_lost": count} for row, count in zip(rows, lost, strict=True)]
         pq.write_table(pa.Table.from_pylist(table, SCHEMAS["faults"]), "out/faults.parquet")
-        times, *_ = picture_of()
+        times, _, _, notes = picture_of()
         assert spans_of(times) == (pytest.approx(spans), dashed)
+        lost_there = "was over in base: every attempt that was lost there counts as a collective."
+        assert (lost_there in notes) == bool(dashed) == ("Dashed" in notes)
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_fault_of_a_given_time_is_over_earlier_where_collectives_take_longer(testbeds, failed):
+    """30 ms from 1 ms into collective 3: in base within that, which takes 200 ms there, in joint within a later one."""
+    testbeds(FakeTestbeds())
+    fault = 'fault=[{at="1 ms into collective 3",what="link s0b0-s1b0 down",for="30 ms"}]'
+    run("--engine", "emulation", "--modes", "base,joint", "--collectives", 9, "--set", fault, "--out", "out",
+        "--no-report")  # fmt: skip
+    stored = pq.read_table("out/collectives.parquet")
+    took_s = {"base": 0.2, "joint": 0.01}
+    taken = [took_s[row["mode"]] if row["collective"] >= 3 else 0.03 for row in stored.to_pylist()]
+    at = stored.schema.get_field_index("completion_s")
+    pq.write_table(stored.set_column(at, stored.schema.field(at), pa.array(taken)), "out/collectives.parquet")
+    about = {"engine": "emulation", "setting": 0, "number": 1, "at_collective": 3, "what": "link s0b0-s1b0 down"}
+    about |= {"detected_s": 0.0, "recovered_s": 0.0, "cost_s": 0.1, "cost_collectives": 0, "bytes_again": 9}
+    rows = [about | {"mode": mode, "until": until, "outcome": "recovered", "collectives_lost": lost}
+            for mode, until, lost in (("base", 4, failed), ("joint", 7, 0))]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
+    times, _, _, notes = picture_of()
+    (_, end), dashed = spans_of(times)
+    assert (end, *dashed) == pytest.approx((6 - 0.5 + 0.1, 3 - 0.5 + 31 / 200))
+    reason = "its 30 ms count while collectives run, and there they took longer"
+    included = ", failed attempts included" if failed else ""
+    said = f"Dashed: where the fault link s0b0-s1b0 down was over in base: {reason}{included}."
+    assert said in " ".join(notes.split())
+    assert "lost" not in notes
 
 
 def test_a_predicted_fault_that_cuts_gpus_off_is_over_once_attempts_have_failed():

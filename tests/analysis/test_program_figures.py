@@ -14,7 +14,9 @@ def steps(values: list[dict[str, Any]], times_s: list[float | None], more: int =
     """Return the axes of the figure of these runs, the first of 3 steps and all others of `more`, and the texts of its
     legend."""
     counts = [3] + [more] * (len(values) - 1)
-    figure = program.steps(list(zip(values, times_s, counts, strict=True)), "4 GPUs, 10 us, command ./step").figure
+    figure = program.steps(
+        list(map(program.StepsOfRun, values, times_s, counts)), "4 GPUs, 10 us, command ./step"
+    ).figure
     texts = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     return figure.axes[0], texts
 
@@ -34,6 +36,22 @@ def test_step_times_are_over_a_numeric_axis_with_a_title_and_units() -> None:
     axes, _ = steps([{"conditions.wan_rate": f"{rate} Gbit/s"} for rate in (10, 20, 30)], [0.3, 0.2, 0.1], 5)
     assert (axes.get_xscale(), axes.lines[0].get_linestyle()) == ("linear", "-")
     assert "median of 3 to 5 steps" in axes.get_ylabel().replace("\n", " ")
+
+
+def test_computing_is_drawn_within_the_steps_and_every_marker_is_whole() -> None:
+    runs = [
+        program.StepsOfRun({"conditions.wan_rate": f"{gbps} Gbit/s"}, step_s, 10, 0.05 / step_s)
+        for gbps, step_s in ((5, 0.13), (10, 0.09), (100, 0.054))
+    ]
+    axes = program.steps(runs, "").figure.axes[0]
+    step, part = axes.lines
+    assert step.get_ydata() == pytest.approx([130, 90, 54]) and part.get_ydata() == pytest.approx([50, 50, 50])
+    assert part.get_markerfacecolor() == "none" != step.get_markerfacecolor()
+    axes.figure.draw_without_rendering()
+    for line in axes.lines:
+        radius = line.get_markersize() / 2 * axes.figure.dpi / 72
+        for x, y in axes.transData.transform(line.get_xydata()):
+            assert axes.bbox.x0 <= x - radius and x + radius <= axes.bbox.x1 and y + radius <= axes.bbox.y1
 
 
 def test_modes_that_take_the_same_steps_are_both_seen() -> None:

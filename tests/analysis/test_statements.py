@@ -201,6 +201,7 @@ def test_a_program_tells_which_rates_are_random(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     result: dict[str, Any] = {"ranks": [{"rank": 0, "computed_s": 0.5, "start_s": 0.0, "end_s": 1.0}]}
+    result["ranks"][0]["computed_of_steps"], result["steps"] = None, []
     monkeypatch.setattr(program_command, "_run_in", lambda *_, **__: program_command._Ran(result, [], []))
     config, folder = scenario(**rates, **{"program.command": "true"}), RunFolder.new(tmp_path / "run")
     program_command.run_program(config, folder, ["run.py"], ["base"], as_json=True, shown="none")

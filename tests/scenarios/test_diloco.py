@@ -54,6 +54,20 @@ def test_the_least_bandwidths_are_those_of_the_closed_forms(capsys: pytest.Captu
     assert found["Streaming, overlapped"]["least_bps"]["99"] < 100e6
 
 
+def test_sums_of_layers_follow_each_other_one_delay_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """A third of a step is forward. The second half of a layer's sum leaves once the first half has come, a delay
+    later, and the next sum at once: L layers take L delays beside their bytes, and the last half another one."""
+    layers, step_s, delay_s = 8, 90e-3, 20e-3
+    shape = ("--parameters", "1e6", "--layers", str(layers), "--step", "90 ms", "--every", "12")
+    found = lines(capsys, *shape, *FAR)["data parallel"]
+    rates = {int(rate): share for rate, share in found["utilisation"].items() if float(rate) > 1e9}
+    assert len(rates) >= 8
+    for rate, share in rates.items():
+        half_s = 1e6 * 16 / layers / 2 / rate
+        took_s = step_s * (1 / 3 + 2 / 3 / layers) + layers * (2 * half_s + delay_s) + delay_s
+        assert share == pytest.approx(step_s / took_s, rel=1e-3)
+
+
 def test_the_papers_bandwidths_are_those_of_somewhat_smaller_models(capsys: pytest.CaptureFixture[str]) -> None:
     """The paper's simulator and this model differ by the same factor for all methods, except where one message of
     several layers, which the paper sends layer by layer, is all that no step hides (99 %, and Streaming without
@@ -79,11 +93,47 @@ def test_the_table_tells_what_no_bandwidth_reaches_and_the_figure_has_all_points
     assert main([*OWN, *FAR[:2], "--from", "100 Mbit/s", "--to", "1 Gbit/s", "--figure", str(tmp_path / "shown")]) == 0
     told = capsys.readouterr().out
     assert "data parallel more than 1 Gbit/s; DiLoCo (local SGD) 0.2 Gbit/s; " in told
-    assert "1M parameters, a step of 0.09 s, a sum every 12 steps; predicted" in told
+    assert (
+        "1M parameters in 1 layer, a step of 0.09 s, a sum every 12 steps, 4 fragments, overlapped with 1 step, fewer "
+        "bits: 8, WAN delay 20 ms; predicted" in told
+    )
     assert '"all": 100 Mbit/s is enough.' in told and '"none": 1 Gbit/s is not enough.' in told
     with (tmp_path / "shown.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["method"] for row in rows} == {*METHODS} and len(rows) >= 5 * 9
+
+
+def test_one_bandwidth_gives_the_utilisations_there_and_all_that_the_answer_holds_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The oracle is the closed form above; a model of one's own says which layers it has from another one."""
+    own = (
+        "--parameters",
+        "1e6",
+        "--step",
+        "90 ms",
+        "--layers",
+        "1",
+        "--every",
+        "12",
+        "--fragments",
+        "4",
+        "--bits",
+        "8",
+    )
+    at = ("--from", "25 Mbit/s", "--to", "25 Mbit/s", "--set", "conditions.wan_delay=50 ms")
+    found = lines(capsys, *own, *at)
+    told = (main([*own, *at, "--figure", str(tmp_path / "one")]), capsys.readouterr().out)[1]
+    for method, (every, fragments, overlap, bits) in METHODS.items():
+        sum_s = 1e6 * bits / fragments / 25e6 + 2 * 50e-3
+        share = every * 90e-3 / (every * 90e-3 + fragments * max(0.0, sum_s - overlap * 90e-3))
+        assert list(found[method]["utilisation"]) == ["25000000"]
+        assert found[method]["utilisation"]["25000000"] == pytest.approx(share, rel=1e-3)
+        assert f"{method} {100 * share:.1f} %" in told and found[method]["parameters"]["wan_delay"] == "WAN delay 50 ms"
+    assert "Of the time at 25 Mbit/s, this is computing: data parallel " in told and "at 0.025 Gbit/s (%)" in told
+    assert "WAN delay 50 ms" in (tmp_path / "one.json").read_text()
+    main([*(word for word in own if word not in ("--layers", "1")), *at])
+    assert "48 layers taken from the model 10B; --layers and --step set others" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("minutes", "there"), [(10, 6 / 7), (60, 1 / 2)])
@@ -123,7 +173,7 @@ def test_a_grace_time_costs_nothing_where_all_sites_are_alike(capsys: pytest.Cap
         (("--fragments", "200"), "training.fragments of 200 with training.every of 100; allowed: 1 to 100"),
         (("--overlap", "7"), "training.overlap of 7 with training.every of 100 and training.fragments of 16"),
         (("--step", "1"), '--step: "1" is not a delay'),
-        (("--from", "1 Gbit/s", "--to", "1 Gbit/s"), "--to: 1 Gbit/s; allowed: more than --from"),
+        (("--from", "2 Gbit/s", "--to", "1 Gbit/s"), "--to: 1 Gbit/s; allowed: from --from, 2 Gbit/s, up"),
         (("--parameters", "0"), "--parameters: 0"),
         (("--layers", "300"), "--layers: 300; allowed: 1 to 256"),
         (("--bits", "64"), "training.bits: 64 is too large"),

@@ -62,6 +62,8 @@ def period(number):
         ([told(-0.12, 0.4, 0.2)], "between 12 % above and 40 % below base, median 20 % below base ("),
         ([told(-0.02, 0.03, 0.0)], "between 2.0 % above and 3.0 % below base, median 0.0 % ("),
         ([told(0.0)], "equal to base with every seed ("),
+        ([told(0.0002, 0.0, 0.0)], "less than 0.05 % from base with every seed ("),
+        ([told(-0.0002)], "less than 0.05 % from base with every seed ("),
         ([told(-0.008)], "0.8 % above base with every seed ("),
         (
             [told(0.0, 0.67, 0.33, at=(delay(1),)), told(0.0, 0.2, 0.1, at=(delay(50),))],

@@ -145,6 +145,26 @@ def test_a_choice_at_the_most_pieces_that_are_tried_says_that_more_may_be_faster
         assert more_s < now_s
 
 
+@pytest.mark.parametrize("routing", ["single", "ecmp"])
+def test_the_note_says_for_which_paths_the_number_was_chosen_and_names_every_algorithm(routing):
+    text = f"""
+[fabric]
+routing = "{routing}"
+[conditions]
+wan_delay = "30 ms"
+[collective]
+kind = "allreduce"
+size = "64 MB"
+[sweep]
+'collective.algorithm' = ["ring", "halving-doubling", "bruck", "direct", "hierarchical", "chain", "tree", "double-tree"]
+"""
+    configs = scenario_of(text).configurations()
+    (note,) = (one for one in notes_on(configs, emulates=False) if one.startswith("collective.pieces: "))
+    assert "over fixed paths" in note and "more, within" not in note
+    assert ('(with fabric.routing "ecmp" others may be faster)' in note) is (routing == "ecmp")
+    assert all(one.collective.algorithm in note.partition(" by the timing model")[0] for one in configs)
+
+
 def value(words, number=None):
     return {"collective.size": Value("collective.size", words, number)}
 

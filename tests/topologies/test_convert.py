@@ -147,7 +147,13 @@ FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
         {"a.csv": "time,link,rate_mbps\n0,s0b0-s1b0,4300\n0,Zürich->R1,1\n0,s0:s2b1,2\n"},
         [],
         f"time,link,rate\n0,s0b0>R1,1 Mbit/s\n0,{LINKS[0]},4.3 Gbit/s\n0,s0b0>s2b1,2 Mbit/s\n0,{LINKS[1]},4.3 Gbit/s\n",
+        ["s0b0-s1b0: each value holds for both directions"],
+    ),
+    "a column for each link": (
+        {"a.csv": "Zeit;Zürich>Genève (Gbit/s);Genève->Zürich (Mbit/s)\n0;4,3;3900\n10;4,1;0\n"},
         [],
+        TRACE,
+        [DOWN],
     ),
     "a gap, and a link that begins late": (
         {"a.csv": with_header(HEADER, "0,s0,s1,1\n1,s0,s1,2\n2,s0,s1,\n3,s0,s1,3\n4,s0,s1,4\n3,s1,s0,5\n4,s1,s1,6\n")},
@@ -221,6 +227,32 @@ def test_every_form_gives_the_trace_that_was_measured_and_what_was_assumed_is_to
     assert len(err.splitlines()) - len(lines) == is_one_way
 
 
+CABLES = ["--link", "a-b 1=s0-s1", "--link", "a-b 2=s0b0:s1b0#2", "--link", "back=s1b0>s0b0#2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("a-b 1 [Gbit/s],time_s,a-b 2 [Gbit/s],back [Gbit/s]\n4.3,0,1,2\n4.3,5,,2\n", CABLES),
+        ("time,link,gbps\n0,a-b 1,4.3\n0,a-b 2,1\n0,back,2\n5,a-b 1,4.3\n5,a-b 2,\n5,back,2\n", CABLES),
+        ("time,link,gbps\n0,s0-s1,4.3\n0,Zürich:s1#2,1\n0,s1b0>s0b0#2,2\n5,Zürich-s1,4.3\n5,s1>s0#2,2\n", []),
+    ],
+)
+def test_several_cables_between_two_sites_have_numbers_and_names_stand_for_links(
+    text: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert converted(tmp_path, {"a.csv": text}, *SITES, "--unit", "Gbit/s", *options) == 0
+    out, err = capsys.readouterr()
+    there = ["0,{0},4.3 Gbit/s", "0,{0}#2,1 Gbit/s", "0,{1},4.3 Gbit/s", "0,{1}#2,2 Gbit/s", "5,{0},4.3 Gbit/s"]
+    rows = [row.format(*LINKS) for row in (*there, "5,{1},4.3 Gbit/s", "5,{1}#2,2 Gbit/s")]
+    assert out.splitlines() == ["time,link,rate", *rows]
+    assert "each value holds for both directions" in err and 'links = [["s0b0", "s1b0"], ["s0b0", "s1b0"]]' in err
+    (tmp_path / "trace.csv").write_text(out)
+    wan = 'gpus = 4\nborder_routers = 1\n[fabric.wan]\nlinks = [["s0b0", "s1b0"], ["s0b0", "s1b0"]]'
+    use = f'[conditions]\nsampler = "trace"\ntrace = "{tmp_path / "trace.csv"}"'
+    run(scenario_of(f"[fabric]\n{wan}\n{use}\n[collective]\ncount = 2\n"), "model")
+
+
 @pytest.mark.parametrize(
     ("text", "options", "delays"),
     [
@@ -286,6 +318,14 @@ def test_round_trips_that_are_missing_are_named_with_the_delay_that_their_links_
         (HEADER + "\n0,s0,s1,\n", [], "no link has a value, among those read"),
         (HEADER + "\n0,s0,Bern,4\n", [], 'a:2: "Bern" is not a site with a node'),
         (HEADER + "\n0,s0,Zurich,4\n", [], '(did you mean Zürich?)'),
+        (HEADER + "\n0,s0,Genève 1,4\n", [], 'a site with --site "Genève 1=s0" (so far: "Zürich", "Genève")'),
+        ("t;Zürich-Genève;Zürich-Bern\n0;1,5;2,5\n", [], 'a:2, column "Zürich-Bern": "Bern" is not a site with a node'),
+        ("t,s0-s1,s0-s1\n0,1,2\n", [], 'a:1: two columns are "s0-s1"; allowed: one a link'),
+        ("t,s0-s1,s0-s2\n0,1\n", [], "a:2: 2 fields; allowed: 3, as in the first row"),
+        ("t,s0-s1\n", [], "a:1: it has no row below its header"),
+        ("t,s0-s1,Zürich-s1\n0,1,2\n", [], 'for another cable: --link "Zürich-s1=s0b0-s1b0#2"'),
+        (with_header(HEADER), ["--link", "x=Bern"], '--link "x=Bern" assigns no link to a new name; allowed: NAME='),
+        (with_header(HEADER), ["--link", "x=s0-s1", "--link", "x=s0-s2"], '"x=s0-s2" assigns no link to a new name'),
         (HEADER + "\n0,Zürich,s0,4\n", [], 'a:2: "Zürich" and "s0" are both s0b0; allowed: a node for each'),
         ("time,source,destination,loss,jitter\n0,s0,s1,4,5\n", [], "is the value; allowed: the columns time, source"),
         ("time;link;rate_mbps\n0;s0>s1;12,500\n", [], 'a:2: "12,500" may have thousands or decimals'),

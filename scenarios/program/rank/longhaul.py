@@ -1,6 +1,7 @@
 """A module that programs on the GPUs' hosts (`run.py --exec`) can import."""
 
 import math
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +17,13 @@ def compute(seconds: float) -> None:
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"{seconds} is not a computing time; allowed: a number of seconds from 0 up")
     if seconds > 0:
-        with suppress(OSError), _COMPUTED.open("a") as file:  # threads and processes of the rank append to it
-            file.write(f"{seconds!r}\n")
+        _tell(f"{seconds!r} {time.monotonic()!r} {os.getpid()}")
     time.sleep(seconds)
+
+
+def _tell(line: str) -> None:
+    with suppress(OSError), _COMPUTED.open("a") as file:  # threads and processes of the rank append to it
+        file.write(f"{line}\n")
 
 
 def report(step: float, tokens: float | None = None) -> None:
@@ -31,5 +36,6 @@ def report(step: float, tokens: float | None = None) -> None:
         raise ValueError(f"{step} is not the time of a step; allowed: a number of seconds from 0 up")
     if tokens is not None and not (math.isfinite(tokens) and tokens >= 0):
         raise ValueError(f"{tokens} is not a number of tokens; allowed: a number from 0 up")
+    _tell(f"step {step!r} {time.monotonic()!r} {os.getpid()}")
     trained = "" if tokens is None else f" tokens {tokens:.15g}"
     print(f"longhaul: step {step:.9f}{trained}", flush=True)

@@ -3,22 +3,22 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from topologies.command_line import BAD_USAGE, CommandParser
 from topologies.conditions.convert.iperf import read_iperf
-from topologies.conditions.convert.links import site_map
+from topologies.conditions.convert.links import link_map, site_map
 from topologies.conditions.convert.readings import KINDS, UNIT_NAMES, ConvertError, counted, is_unit
 from topologies.conditions.convert.series import Series
-from topologies.conditions.convert.tables import Table, is_matrix, read_long, read_matrices
+from topologies.conditions.convert.tables import Table, is_matrix, is_wide, read_long, read_matrices, read_wide
 from topologies.errors import format_value, one_line
 from topologies.text_files import TextFileError, read_text
 
 MAX_BYTES = 64_000_000
 """Largest file that is read: all of its measurements are held in memory."""
 
-_FORMATS = ("long", "matrix", "iperf")
+_FORMATS = ("long", "wide", "matrix", "iperf")
 _PROGRAM = "convert"
 
 
@@ -54,7 +54,11 @@ def _parser() -> CommandParser:
         help="a site's node: s0 is border router s0b0, or any router",
     )
     parser.add_argument(
-        "--link", action="append", default=[], metavar="LINK", help="iperf3: the measured link, once for each file"
+        "--link",
+        action="append",
+        default=[],
+        metavar="[NAME=]LINK",
+        help="the link that a name of a link stands for; without a name: what iperf3 measured, once for each file",
     )
     parser.add_argument("--rtt", action="store_true", help="delays: the values are round-trip times")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a new file to write (default: standard output)")
@@ -71,13 +75,14 @@ def _converted(options: argparse.Namespace) -> tuple[str, list[str]]:
     if options.out is not None and os.path.lexists(options.out):
         raise ConvertError(_exists(options.out))
     sites = site_map(options.site)
-    tables = _tables(options)
+    links = link_map(text for text in options.link if "=" in text)
+    tables = _tables(options, links)
     units = {table.time_unit for table in tables}
     if len(units) > 1:
         raise ConvertError("the files' columns of times have several units; allowed: one")
     notes = [note for table in tables for note in table.notes]
     readings = [reading for table in tables for reading in table.readings]
-    series = Series(readings, sites, kind=kind, unit=options.unit or "", time_unit=units.pop())
+    series = Series(readings, sites, links, kind=kind, unit=options.unit or "", time_unit=units.pop())
     round_trips = {table.is_round_trip for table in tables}
     if kind == "delays" and len(round_trips) > 1 and not options.rtt:
         raise ConvertError("some of the files have round-trip times and some do not; allowed: files of one kind")
@@ -86,30 +91,33 @@ def _converted(options: argparse.Namespace) -> tuple[str, list[str]]:
     return text, notes + series.notes
 
 
-def _tables(options: argparse.Namespace) -> list[Table]:
+def _tables(options: argparse.Namespace, named: Collection[str]) -> list[Table]:
+    """Return what the files have, of which links may be `named`; raises ConvertError."""
     texts = [(path, _text(path)) for path in options.files]
-    forms = [options.form or _form(path, text) for path, text in texts]
-    tests = forms.count("iperf")
-    if tests != len(options.link):
-        allowed = f"once for each file of iperf3, of which there are {tests:,}"
-        raise ConvertError(f"--link is given {counted(len(options.link), 'time')}; allowed: {allowed}")
+    forms = [options.form or _form(path, text, named, options.kind) for path, text in texts]
+    tests, measured = forms.count("iperf"), [text for text in options.link if "=" not in text]
+    if tests != len(measured):
+        allowed = f"once for each file of iperf3, of which there are {tests:,}, or NAME=LINK"
+        raise ConvertError(f"--link is given {counted(len(measured), 'time')}; allowed: {allowed}")
     if tests and options.kind == "delays":
         raise ConvertError(f"{one_line(str(texts[forms.index('iperf')][0]))}: iperf3 has rates; allowed: --as rates")
-    links = iter(options.link)
+    links = iter(measured)
     return [_table(path, text, form, options.kind, links) for (path, text), form in zip(texts, forms, strict=True)]
 
 
 def _table(path: Path, text: str, form: str, kind: str, links: Iterator[str]) -> Table:
     if form == "iperf":
         return read_iperf(path, text, next(links))
-    return read_matrices(path, text, kind) if form == "matrix" else read_long(path, text, kind)
+    return {"matrix": read_matrices, "wide": read_wide, "long": read_long}[form](path, text, kind)
 
 
-def _form(path: Path, text: str) -> str:
+def _form(path: Path, text: str, named: Collection[str], kind: str) -> str:
     """Return the form that a file has."""
     if text.lstrip()[:1] in ("{", "["):
         return "iperf"
-    return "matrix" if is_matrix(path, text) else "long"
+    if is_matrix(path, text):
+        return "matrix"
+    return "wide" if is_wide(path, text, named, kind) else "long"
 
 
 def _text(path: Path) -> str:

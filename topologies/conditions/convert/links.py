@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from topologies.conditions.convert.readings import ConvertError, Reading
 from topologies.errors import did_you_mean, format_value, list_first
+from topologies.fabric.link_names import both, directions
 
 _SITE = re.compile(r"s\d{1,4}", re.ASCII)
 _NODE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}", re.ASCII)
@@ -15,6 +17,7 @@ _ALLOWED = (
     "whose names are a letter and up to 8 letters, digits and _"
 )
 _OF_FABRIC = re.compile(r"s\d{1,4}[blpn]\d{1,4}|g\d{1,6}|R\d{1,4}", re.ASCII)
+_NUMBERED = re.compile(r"(.*?)#([1-9]\d{0,3})", re.ASCII)
 
 
 def site_map(assignments: Iterable[str]) -> dict[str, str]:
@@ -30,31 +33,54 @@ def site_map(assignments: Iterable[str]) -> dict[str, str]:
     return nodes
 
 
+def link_map(assignments: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the directed links of each name of a link that "NAME=s0b0-s1b0#2" or "NAME=s0:s1" assigns; raises
+    ConvertError."""
+    links: dict[str, tuple[str, ...]] = {}
+    for text in assignments:
+        name, _, link = (part.strip() for part in text.rpartition("="))
+        found = directions(re.sub(r"\b(s\d{1,4})\b(?!b)", r"\1b0", link))
+        if not name or ">" not in found[0] or name in links:
+            allowed = "NAME=s0b0-s1b0 for both directions, NAME=s0b0:s1b0 for one, each with #2 for a second cable"
+            raise ConvertError(f"--link {format_value(text)} assigns no link to a new name; allowed: {allowed}")
+        links[name] = found
+    return links
+
+
 def border_router(node: str) -> str:
     """Return the first border router of a site, and any other node as it is."""
     return f"{node}b0" if _SITE.fullmatch(node) else node
 
 
-def links_of(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directed links of a reading, two for a link without a direction ("A-B"), none from a site to itself.
-
-    Raises ConvertError for a site that is no node and has none assigned.
+def links_of(
+    reading: Reading, sites: Mapping[str, str], links: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """Return the directed links of a reading, two for a link without a direction ("A-B"), none from a site to itself;
+    `links` has those of names. Raises ConvertError for a site that is no node and has none assigned.
     """
-    ends = reading.ends if len(reading.ends) == 2 else _ends(reading, sites)
+    if len(reading.ends) == 1 and reading.ends[0] in links:
+        return links[reading.ends[0]]
+    ends, number = reading.ends, 1
+    if len(ends) == 1:
+        numbered = None if reading.ends[0] in sites else _NUMBERED.fullmatch(reading.ends[0])
+        ends, number = _ends(reading, sites, numbered[1] if numbered else ends[0]), int(numbered[2] if numbered else 1)
     first, second = (_node(one, sites, reading.where) for one in ends[:2])
     if first == second:
         if ends[0] != ends[1]:
             text = f"{format_value(ends[0])} and {format_value(ends[1])} are both {first}; allowed: a node for each"
             raise ConvertError(f"{reading.where}: {text}")
         return ()
-    return (f"{first}>{second}", f"{second}>{first}") if len(ends) == 3 else (f"{first}>{second}",)
+    found = both(first, second, number)
+    return found if len(ends) == 3 else found[:1]
 
 
-def links_by_name(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:
+def links_by_name(
+    reading: Reading, sites: Mapping[str, str], links: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> tuple[str, ...]:
     """Return the directed links of a reading as `links_of` does, or its own name of the link if that fails: what has no
     value may name what the fabric does not have."""
     try:
-        return links_of(reading, sites)
+        return links_of(reading, sites, links)
     except ConvertError:
         return (">".join(reading.ends),)
 
@@ -70,9 +96,8 @@ def is_of_wan(link: str) -> bool:
     return not is_within_site(link) and not any(map(_GPU.fullmatch, link.split(">")))
 
 
-def _ends(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the two ends that a link's name has, and a third text if it is both directions."""
-    text = reading.ends[0]
+def _ends(reading: Reading, sites: Mapping[str, str], text: str) -> tuple[str, ...]:
+    """Return the two ends that a link's name, without its number, has, and a third text if it is both directions."""
     for sign in ("->", ">", ":", "-"):
         for at in (match.start() for match in re.finditer(re.escape(sign), text)):
             ends = text[:at].strip(), text[at + len(sign) :].strip()
@@ -81,7 +106,8 @@ def _ends(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:
     parts = next((text.split(sign) for sign in ("->", ">", ":", "-") if text.count(sign) == 1), [])
     if len(parts) == 2 and all(part.strip() for part in parts):
         return parts[0].strip(), parts[1].strip()  # one of which has no node, which is told
-    raise ConvertError(f"{reading.where}: {format_value(text)} is not a link; allowed: such as s0b0>s1b0, or SITE>SITE")
+    allowed = f"such as s0b0>s1b0, or SITE>SITE, or with --link {format_value(f'{text}=s0b0-s1b0')}"
+    raise ConvertError(f"{reading.where}: {format_value(text)} is not a link; allowed: {allowed}")
 
 
 def _is_node(name: str) -> bool:
@@ -94,7 +120,7 @@ def _node(name: str, sites: Mapping[str, str], where: str) -> str:
     if _is_node(name):
         return border_router(name)
     known = list_first([format_value(one) for one in sites], 6) or "none"
-    allowed = f"a node such as s0b0, or a site with --site NAME=s0 (so far: {known})"
-    raise ConvertError(
-        f"{where}: {format_value(name)} is not a site with a node; allowed: {allowed}{did_you_mean(name, sites)}"
-    )
+    allowed = f"a node such as s0b0, or a site with --site {format_value(f'{name}=s0')} (so far: {known})"
+    # "rome 1" beside "rome" is no mistake in spelling, but one of several.
+    meant = "" if any(name.startswith(site) for site in sites) else did_you_mean(name, sites)
+    raise ConvertError(f"{where}: {format_value(name)} is not a site with a node; allowed: {allowed}{meant}")

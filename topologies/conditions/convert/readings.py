@@ -56,14 +56,20 @@ def is_unit(text: str, kind: str) -> bool:
 
 def split_header(text: str, kind: str) -> tuple[str, str]:
     """Return a column's name in lower case without its unit, and its unit as written, "" without one."""
+    name, unit = name_and_unit(text, kind)
+    return name.casefold(), unit
+
+
+def name_and_unit(text: str, kind: str) -> tuple[str, str]:
+    """Return a column's name without its unit, and its unit, both as written, "" without one."""
     if (match := _IN_HEADER.fullmatch(text)) and is_unit(match[2], kind):
-        return match[1].casefold(), match[2]
+        return match[1], match[2]
     if is_unit(text, kind) and (kind == "rates" or len(text) > 1):
         return "", text  # "bits_per_second"; but s may be a source
     for parted in _LATER_WORDS.finditer(text):
         if is_unit(text[parted.end() :], kind):
-            return text[: parted.start()].casefold(), text[parted.end() :]
-    return text.strip().casefold(), ""
+            return text[: parted.start()], text[parted.end() :]
+    return text.strip(), ""
 
 
 def _factor(unit: str, kind: str) -> Decimal | None:

@@ -32,19 +32,22 @@ class _Value:
     time: str
     amount: Decimal
     where: str
+    name: str
 
 
 class Series:
     """The values that readings have of each link; `notes` tell what was assumed.
 
-    `sites` are the nodes of sites, and `unit` is that of values that name none, "" to infer it. Raises ConvertError for
-    a malformed time, value or link, and without any value. The times of delays, which are constant, are not read.
+    `sites` are the nodes of sites, `links` the links that names stand for, and `unit` is that of values that name none,
+    "" to infer it. Raises ConvertError for a malformed time, value or link, and without any value. The times of delays,
+    which are constant, are not read.
     """
 
     def __init__(
         self,
         readings: Sequence[Reading],
         sites: Mapping[str, str],
+        links: Mapping[str, tuple[str, ...]],
         *,
         kind: str,
         unit: str = "",
@@ -53,24 +56,28 @@ class Series:
         self.kind, self.notes = kind, list[str]()
         self._values: dict[str, list[_Value]] = {}
         measured = [one for one in readings if one.value.casefold() not in _UNMEASURED]
-        missing = [links_by_name(one, sites) for one in readings if one.value.casefold() in _UNMEASURED]
+        missing = [links_by_name(one, sites, links) for one in readings if one.value.casefold() in _UNMEASURED]
         if unit and (own := [one for one in measured if has_unit(one)]):
             self.notes.append(f"--unit {unit} does not hold for {counted(len(own), 'value')} with a unit of their own")
         unit = unit or self._inferred(measured)
         times = self._times(measured, time_unit) if kind == "rates" else [0] * len(measured)
-        self._without = {link for links in missing for link in links}
-        to_itself = 0
+        self._without = {link for found in missing for link in found}
+        to_itself, undirected = 0, dict[str, None]()
         for one, time_ns in zip(measured, times, strict=True):
-            links = links_of(one, sites)
-            to_itself += not links
-            amount = quantity(one, one.unit or unit, kind) if links else Decimal(0)
-            for link in links:
-                self._values.setdefault(link, []).append(_Value(time_ns, one.time, amount, one.where))
+            found, name = links_of(one, sites, links), ">".join(one.ends)
+            to_itself += not found
+            amount = quantity(one, one.unit or unit, kind) if found else Decimal(0)
+            for link in found:
+                self._values.setdefault(link, []).append(_Value(time_ns, one.time, amount, one.where, name))
+            if len(found) == 2:
+                undirected[name] = None
+        if undirected:
+            self.notes.append(f"{list_first([*undirected], _MAX_NAMED)}: each value holds for both directions")
         if to_itself:
             self.notes.append(f"{counted(to_itself, 'value')} from a site to itself not used")
         if not self._values:
             raise ConvertError("no link has a value, among those read; allowed: one or more")
-        self.notes[:0] = self._missing([links for links in missing if not all(map(is_within_site, links))], measured)
+        self.notes[:0] = self._missing([found for found in missing if not all(map(is_within_site, found))], measured)
 
     def _missing(self, missing: Sequence[Sequence[str]], measured: Sequence[Reading]) -> Iterator[str]:
         """Yield how many values of links are missing, and the links that have none at all and what they then have.
@@ -158,7 +165,12 @@ class Series:
         for one, other in pairwise(ordered):
             if one.time_ns == other.time_ns:
                 at = f"time {format_value(other.time)}" if other.time else "one time, as its file names none"
-                raise ConvertError(f"{other.where}: {link} has a second value at {at} ({one.where}); allowed: one")
+                parallel = f"{link.partition('#')[0].replace('>', '-')}#2"
+                hint = f", and another link for another cable: --link {format_value(f'{other.name}={parallel}')}"
+                allowed = f"one{hint if other.name != one.name else ''}"
+                raise ConvertError(
+                    f"{other.where}: {link} has a second value at {at} ({one.where}); allowed: {allowed}"
+                )
 
     # --- delays -------------------------------------------------------------------------------------------------------
 

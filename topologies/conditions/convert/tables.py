@@ -1,9 +1,12 @@
-"""Tables of measurements: a row for each (`long`), or a square matrix for each time. Pure.
+"""Tables of measurements: a row for each (`long`), a column for each link (`wide`), or a square matrix for each time.
+Pure.
 
     time,source,destination,throughput_mbps        time,2026-01-31T12:00:00Z
     0,Zurich,Geneva,4300                           Gbit/s,Zurich,Geneva
     0,Geneva,Zurich,3900                           Zurich,,4.3
                                                    Geneva,3.9,
+    time,Zurich>Geneva (Gbit/s),Zurich>Bern (Gbit/s)
+    0,4.3,8.6
 
 Fields are separated by commas, semicolons, tabs or bars. Lines that begin with # are comments, but for "# time: 12"
 before a matrix. A row of a matrix is a source, a column a destination.
@@ -12,13 +15,13 @@ before a matrix. A row of a matrix is a source, a column a destination.
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
 from topologies.conditions.clock import UNITS_NS
-from topologies.conditions.convert.readings import ConvertError, Reading, is_unit, split_header
+from topologies.conditions.convert.readings import ConvertError, Reading, is_unit, name_and_unit, split_header
 from topologies.errors import format_value, list_all, list_first, one_line
 from topologies.units import UnitError, parse_number
 
@@ -42,6 +45,7 @@ _TIME_LINE = re.compile(r"\s*#?\s*(?:time|timestamp)\s*[:=,;\t| ]\s*([^,;\t|]+?)
 _NAMED_DATE = re.compile(
     r"(\d{4})-?(\d\d)-?(\d\d)[T_ -](\d\d)[-:_.]?(\d\d)(?:[-:_.]?(\d\d))?(Z|[+-]\d\d:?\d\d)?(?!\d)", re.ASCII
 )
+_LINK = re.compile(r".+?(?:->|[-:>]).+")
 _NAMED_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 
@@ -139,6 +143,50 @@ def _by_order(first: _Record, kind: str, missing: Sequence[str], shown: str) -> 
             "allowed: the columns time, source, destination (or link) and value"
         )
     return {role: at for at, role in enumerate(order)}
+
+
+# --- a column for each link -------------------------------------------------------------------------------------------
+
+
+def is_wide(path: Path, text: str, named: Collection[str], kind: str) -> bool:
+    """Return whether a text is a table whose columns are links, by their names: each but that of times is "A>B", "A-B"
+    or the like, or among those that are `named`. Raises ConvertError."""
+    records = list(_records(path, _without_comments(text)))
+    columns = [name_and_unit(name, kind)[0] for name in records[0].fields] if records else []
+    _, links = _time_and_links(columns)
+    if not links or any(_is_number(name) for name in columns):
+        return False
+    return all(columns[at] in named or _LINK.fullmatch(columns[at]) for at in links)
+
+
+def read_wide(path: Path, text: str, kind: str) -> Table:
+    """Read a table with a row for each time and a column for each link; raises ConvertError."""
+    shown, records, table = one_line(str(path)), list(_records(path, _without_comments(text))), Table()
+    if not records:
+        raise ConvertError(f"{shown}: it has no rows; allowed: a table with a column for each link")
+    head = [name_and_unit(name, kind) for name in records[0].fields]
+    time, links = _time_and_links([name for name, _ in head])
+    _with_time({}, records[0].fields[time : time + 1], table)
+    names = [head[at][0] for at in links]
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise ConvertError(f"{shown}:{records[0].line}: two columns are {format_value(twice[0])}; allowed: one a link")
+    for record in records[1:]:
+        if len(record.fields) != len(head):
+            where, count = f"{shown}:{record.line}", len(record.fields)
+            raise ConvertError(f"{where}: {count} fields; allowed: {len(head)}, as in the first row")
+        for at in links:
+            where = f"{shown}:{record.line}, column {format_value(head[at][0])}"
+            table.readings.append(Reading(record.fields[time], (head[at][0],), record.fields[at], head[at][1], where))
+    if not table.readings:
+        raise ConvertError(f"{shown}:{records[0].line}: it has no row below its header; allowed: one or more")
+    return table
+
+
+def _time_and_links(columns: Sequence[str]) -> tuple[int, list[int]]:
+    """Return the column of times, the first one unless another one has its name, and those of links."""
+    stems = [re.split(r"[\s_(\[]", name.casefold())[0] for name in columns]
+    time = next((at for at, name in enumerate(stems) if name in _NAMES["time"]), 0)
+    return time, [at for at in range(len(columns)) if at != time]
 
 
 # --- matrices ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,74 @@
+"""How much of a rank's steps is computing, from the lines that it tells."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scenarios.program import session
+from scenarios.program.computed import Computed, computed
+from scenarios.program.rank import longhaul
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["0.5", "0.25"], Computed(0.75, None)),
+        (["1.0 0.0 7", "step 2.0 5.0 7", "0.5 3.5 7"], Computed(1.5, 0.25)),  # one before the step is not in it
+        (["1.0 2.5 7", "step 2.0 5.0 7"], Computed(1.0, 0.25)),  # half a second of it is
+        (["1.0 3.0 7", "1.0 3.0 7", "1.0 3.5 7", "step 2.0 5.0 7"], Computed(3.0, 1.0)),  # threads at once
+        (["1.0 3.0 7", "step 2.0 5.0 7", "step 2.0 5.0 8", "2.0 3.0 8"], Computed(3.0, 0.75)),
+        (["1.0 3.0 9", "step 2.0 5.0 7"], Computed(1.0, None)),  # another process, whose steps are not told
+        (["1.0 3.0 7", "step 2.0 5.0 7", "0.5"], Computed(1.5, None)),  # a command, which has no time
+        (["step 2.0 5.0 7"], Computed(0.0, 0.0)),
+        (["x", "1e999", "-1", "step", ". 1 1", "1.0 3.0 7", "step 0 5.0 7", "1 2 3 4"], Computed(1.0, None)),
+        ([], Computed(0.0, None)),
+    ],
+)
+def test_computing_counts_where_it_is_within_a_step_of_its_process(lines: list[str], found: Computed) -> None:
+    assert computed(lines) == found
+
+
+def test_the_share_of_many_steps_is_that_of_a_fine_grid() -> None:
+    rng = np.random.default_rng(1)
+    begins, lengths = np.sort(rng.integers(0, 20_000, 60)), rng.integers(1, 300, 60)
+    ends, steps = np.arange(2_000, 20_001, 900), rng.integers(300, 900, 21)
+    lines = [f"{length} {begin} 1" for begin, length in zip(begins, lengths, strict=True)]
+    lines += [f"step {took} {end} 1" for end, took in zip(ends, steps, strict=True)]
+    at = np.arange(25_000)
+    busy = sum(((at >= a) & (at < a + n)).astype(int) for a, n in zip(begins, lengths, strict=True))
+    inside = [min(int(busy[end - took : end].sum()), took) for end, took in zip(ends, steps, strict=True)]
+    assert computed(lines).of_steps == pytest.approx(sum(inside) / steps.sum())
+
+
+def test_what_the_module_writes_is_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        f"""
+import sys, time
+sys.path.insert(0, {str(Path(longhaul.__file__).parent)!r})
+import longhaul
+from pathlib import Path
+longhaul._COMPUTED = Path("told")
+longhaul.compute(0.2)
+begun = time.monotonic()
+longhaul.compute(0.05)
+time.sleep(0.15)
+longhaul.report(step=time.monotonic() - begun)
+"""
+    )
+    subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, check=True)
+    found = computed((tmp_path / "told").read_text().splitlines())
+    assert found.whole_s == pytest.approx(0.25)
+    assert found.of_steps is not None and 0.1 < found.of_steps <= 0.26
+
+
+def test_the_sentence_has_the_share_of_the_steps_of_the_slowest_rank() -> None:
+    rank = {"start_s": 0.0, "end_s": 4.0, "computed_s": 1.0}
+    ranks = [{"rank": 0, "computed_of_steps": 0.25, **rank}, {"rank": 1, "computed_of_steps": 0.75, **rank}]
+    result = {"label": "", "ranks": ranks, "steps": [(0, 0, 0.5), (1, 0, 0.4), (0, 1, 0.5), (1, 1, 0.4)]}
+    said = session.computing_sentence([result])
+    assert said.startswith("computing (longhaul.compute) takes 25.0 % of rank 0's steps; the rest is")
+    ranks[0]["computed_of_steps"] = None
+    assert "takes 25.0 % of rank 0's 4.000 s; the rest is" in session.computing_sentence([result])
