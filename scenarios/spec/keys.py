@@ -58,6 +58,7 @@ MAX_COLLECTIVES = 10_000_000
 MIN_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
 MAX_CONTROL_DELAY_S = 1.0  # a change of rules takes a round trip, and the controller waits 5 s for it
 MAX_SEED = 2**63 - 1
+MAX_REPLICAS = 128  # more are more messages than training may have
 _MAX_S = 1000.0
 MAX_AXIS_VALUES = 100
 MIN_LOSS, MAX_LOSS = 1e-9, 0.1  # of frames: netem's unit is 2^-32, and agents stop waiting for TCP at some point
@@ -414,7 +415,7 @@ KEYS: Mapping[str, Key] = {
         Key("training.pipeline", "pipeline", one_of(*PIPELINES), "Order in which stages process micro-batches."),
         Key("training.micro_batches", "micro_batches", whole(1, 4096), "Micro-batches of a replica in an iteration."),
         Key("training.chunks", "chunks", whole(1, 64), "Model chunks of a stage, for interleaved."),
-        Key("training.replicas", "replicas", whole(1, MAX_GPUS_PER_SITE), "Data-parallel replicas of the pipeline."),
+        Key("training.replicas", "replicas", whole(1, MAX_REPLICAS), "Data-parallel replicas of the pipeline."),
         Key(
             "training.across", "across", one_of(*ACROSS), "What sites divide: the stages of replicas, or the replicas."
         ),

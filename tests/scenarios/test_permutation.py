@@ -218,7 +218,7 @@ def test_times_in_the_testbed_match_the_model_for_ecmp_and_spraying(
     [
         (["--hosts", "1"], "--hosts: 1; allowed: 2 to 4,096"),
         (["--hosts", "10", "--sites", "3"], "--hosts: 10 over 3 sites; allowed: a multiple of 3"),
-        (["--hosts", "600", "--sites", "2"], "a site has 1 to 128"),
+        (["--hosts", "600", "--sites", "2"], "a site has 1 to 256"),
         (["--sites", "9"], "--sites: 9; allowed: 1 to 8"),
         (["--draws", "0"], "--draws: 0; allowed: 1 to 10,000"),
         (["--seed", "-1"], "--seed: -1"),
@@ -234,7 +234,7 @@ def test_times_in_the_testbed_match_the_model_for_ecmp_and_spraying(
         (["--figure", "/no/such/folder/x"], "/no/such/folder"),
         (["--figure", "/proc/x"], "--figure: /proc cannot be written to"),
         (["--hosts", "8", "--fabric-rate", "50 Gbit/s", "--engine", "both"], "--fabric-rate: 50 Gbit/s; allowed in"),
-        (["--hosts", "400", "--engine", "both", "--draws", "1"], "400 gpus in a site; a site has 1 to 128"),
+        (["--hosts", "400", "--engine", "both", "--draws", "1"], "400 gpus in a site; a site has 1 to 256"),
         (["--jobs", "0"], "--jobs: 0; allowed: 1 to 64"),
         (["--figure", "."], '--figure: "." names no file'),
     ],

@@ -189,7 +189,7 @@ WIDE |= {"links": [(f"s{site}b{index}", "wide_nine") for site in range(4) for in
         ({"wan": WanSpec(routers=("A",))}, "wan", "a preset or a table"),
         ({"gpus_per_site": (1,)}, "gpus", "1 GPU alone has nothing to send to"),
         ({"gpus_per_site": (4,) * 11}, "gpus", "11 sites; allowed: 1 to 10"),
-        ({"gpus_per_site": (0, 4)}, "gpus", "0 gpus in a site; a site has 1 to 128"),
+        ({"gpus_per_site": (0, 4)}, "gpus", "0 gpus in a site; a site has 1 to 256"),
         (
             {"gpus_per_site": (0, 4), "leaves": 0, "spines": (2, 2, 2), "border_routers": 99},
             "gpus leaves spines border_routers",
