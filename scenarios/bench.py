@@ -3,7 +3,8 @@
 For the model, a separate process measures the speed and the memory of each mode at 8, 16 and 24 GPUs, on one core; then
 the timing model alone is measured over the schedules of several collectives. For the emulation, one VM, which has one
 CPU, runs each configuration in mode joint, in which all kinds of work between two collectives are done; its times are
-compared with the time to copy the same bytes.
+compared with the time to copy the same bytes. With `--htsim PROGRAM`, the user's program `htsim_roce` simulates the
+packets of the same AllGather beside.
 
 With `--hops`, a VM for each of several numbers of GPUs runs mode base over ports, and its times are compared with the
 bytes that an AllGather sends, summed over ports. With `--jobs N`, one worker and N workers run the same sweep in turns,
@@ -19,6 +20,7 @@ if __name__ == "__main__":
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback on Ctrl-C until the supervisor takes over
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -203,18 +205,23 @@ def copying_s(gpus: int, chunk_bytes: int) -> float:
     return time.monotonic() - start
 
 
-def _bench_emulation(collectives: int) -> None:
+def _bench_emulation(collectives: int, htsim: Path | None) -> None:
+    from scenarios.bench_htsim import seconds
     from topologies.units import parse_size_bytes
 
-    print(f"{'GPUs':>5}{'chunk':>8}{'boot to first':>15}{'per AllGather':>15}{'worst':>9}{'copying':>10}{'times':>7}")
+    heading = f"{'GPUs':>5}{'chunk':>8}{'boot to first':>15}{'per AllGather':>15}{'worst':>9}{'copying':>10}"
+    print(heading + f"{'times':>7}" + f"{'htsim':>10}" * (htsim is not None))
     for gpus, chunk in EMULATED:
         given = {"fabric.gpus": gpus, "collective.chunk": chunk, "collective.count": collectives}
         ends = ends_s("emulation", {**given, "run.modes": ["joint"]})
         rest = [after - before for before, after in pairwise(ends)]
         copying, typical = copying_s(gpus, parse_size_bytes(chunk)), statistics.median(rest)
         times = f"{ends[0]:>13.1f} s{typical:>13.2f} s{max(rest):>7.2f} s{copying:>8.2f} s{typical / copying:>7.1f}"
-        print(f"{gpus:>5}{chunk:>8}{times}", flush=True)
+        beside = "" if htsim is None else f"{seconds(htsim, gpus, parse_size_bytes(chunk)):>8.2f} s"
+        print(f"{gpus:>5}{chunk:>8}{times}{beside}", flush=True)
     print("\nwall time; copying: the bytes of one AllGather, twice, on this machine; times: AllGather / copying")
+    if htsim is not None:
+        print("htsim: the packets of one AllGather, simulated")
 
 
 def bytes_over_ports(gpus: int, chunk: str) -> int:
@@ -252,6 +259,20 @@ def _bench_jobs(engine: str, jobs: int, collectives: int) -> None:
     print(f"\nmedian: {statistics.median(ratios):.2f} times faster; wall time from the first point to the last")
 
 
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace, count: int) -> None:
+    """End with an error if an option has a value, or is beside another, that is not allowed."""
+    if not 2 <= count <= MAX_COLLECTIVES:
+        parser.error(f"--collectives: {count} is not allowed; allowed: 2 to {MAX_COLLECTIVES:,}")
+    if options.jobs is not None and not 2 <= options.jobs <= MAX_JOBS:
+        parser.error(f"--jobs: {options.jobs} is not allowed; allowed: 2 to {MAX_JOBS}")
+    if options.htsim is not None and (options.engine != "emulation" or options.hops or options.jobs is not None):
+        parser.error("--htsim: it is not allowed here; allowed: with --engine emulation alone")
+    if options.htsim is not None and not (options.htsim.is_file() and os.access(options.htsim, os.X_OK)):
+        parser.error(f"--htsim: {options.htsim} is no program; allowed: htsim_roce, built from csg-htsim")
+    if options.schedules is not None and not 4 <= options.schedules <= MAX_GPUS:
+        parser.error(f"--schedules: {options.schedules} is not allowed; allowed: 4 to {MAX_GPUS:,}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, return the exit status."""
     from topologies.command_line import CommandParser
@@ -270,18 +291,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--schedules", type=int, metavar="N", help="measure the timing model of every algorithm with N GPUs"
     )
     parser.add_argument("--hops", action="store_true", help="measure the emulation's cost per byte and hop")
+    parser.add_argument(
+        "--htsim", type=Path, metavar="PROGRAM", help="with --engine emulation: htsim_roce, to simulate the same beside"
+    )
     parser.add_argument("--one-schedule", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     count = options.collectives
     if count is None:
         count = DEFAULTS["emulation" if options.hops else options.engine, options.jobs is not None]
-    if not 2 <= count <= MAX_COLLECTIVES:
-        parser.error(f"--collectives: {count} is not allowed; allowed: 2 to {MAX_COLLECTIVES:,}")
-    if options.jobs is not None and not 2 <= options.jobs <= MAX_JOBS:
-        parser.error(f"--jobs: {options.jobs} is not allowed; allowed: 2 to {MAX_JOBS}")
-    if options.schedules is not None and not 4 <= options.schedules <= MAX_GPUS:
-        parser.error(f"--schedules: {options.schedules} is not allowed; allowed: 4 to {MAX_GPUS:,}")
+    _check(parser, options, count)
     from scenarios.vm import VMError
 
     try:
@@ -295,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.jobs is not None:
             _bench_jobs(options.engine, options.jobs, count)
         elif options.engine == "emulation":
-            _bench_emulation(count)
+            _bench_emulation(count, options.htsim)
         elif options.one:
             print(*measured(int(options.one[0]), options.one[1], count))
         else:

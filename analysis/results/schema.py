@@ -16,6 +16,7 @@ from analysis.results.rows import Array, Rows
 
 Columns = Mapping[str, Any]  # values that are the same in every row of a point, by column name
 
+_COSTS = pa.list_(pa.struct([("collective", pa.int64()), ("cost_s", pa.float64()), ("lasting_cost_s", pa.float64())]))
 _KINDS = {
     "float": pa.float64(),
     "int": pa.int64(),
@@ -23,10 +24,10 @@ _KINDS = {
     "bool": pa.bool_(),
     "text": pa.string(),
     "ranks": pa.list_(pa.int16()),
-    "costs": pa.list_(
-        pa.struct([("collective", pa.int64()), ("cost_s", pa.float64()), ("lasting_cost_s", pa.float64())])
+    "costs": _COSTS,
+    "costs of jobs": pa.list_(
+        pa.struct([("job", pa.string()), ("cost_s", pa.float64()), ("lasting_cost_s", pa.float64()), ("costs", _COSTS)])
     ),
-    "costs of jobs": pa.list_(pa.struct([("job", pa.string()), ("cost_s", pa.float64())])),
 }
 
 

@@ -66,7 +66,7 @@ class FaultResult:
     `as_before` is the collective from which on times are those without it, or why there is none, as `fault_outcomes`
     has them, and `until` the first one that it did not hit any more. `lasting_cost_s` is the part of the cost that
     lasts as long as the fault, such as that of slower paths; the rest is what the fault itself took. `costs` has both
-    for each of the first collectives that it hit, as `fault_outcomes` has them, and `jobs` what it cost each job of the
+    for each of the first collectives that it hit, as `fault_outcomes` has them, and `jobs` the same of each job of the
     rounds that is waited for, with how far that may be off if it is measured. `error_s` is how far the cost may be off,
     as far as the point's predictions are; `collectives` is in how many collectives the predicted cost arises, if it is
     not that of all. `collectives_lost` attempts failed because of it.
@@ -234,11 +234,26 @@ class FaultCost:
 
     @property
     def jobs_words(self) -> str:
-        """What the fault cost each job of the rounds, the latest first: "; to the jobs: infer 32 ms, train about 0"; ""
-        unless rounds have several."""
+        """What the fault cost each job of the rounds, the latest first, and of one seed in which rounds and from what:
+        "; to the jobs: infer 32 ms (all from the other paths), train about 0"; "" unless rounds have several."""
         worst = sorted(self.jobs.items(), key=lambda job: -_mean_job_s(job[1]))
-        words = [f"{name} {_job_words(costs)}" for name, costs in worst]
+        words = [f"{name} {_job_words(costs)}{self._job_parts(costs)}" for name, costs in worst]
         return f"; to the jobs: {list_first(words, _MOST_PARTS)}" if words else ""
+
+    def _job_parts(self, costs: Sequence[Mapping[str, Any]]) -> str:
+        """In which rounds a cost to a job arose, and how much of it lasts as long as the fault, in brackets; "" if that
+        is not known, or the cost is that of several seeds."""
+        (first, *_), (one, *others) = self.results, costs
+        least_s = max(one.get("error_s", 0.0), _RESOLUTION_S)
+        if others or abs(one["cost_s"]) <= least_s:
+            return ""
+        known = one.get("costs") or ()
+        parts = {part["collective"]: part["cost_s"] for part in known if abs(part["cost_s"]) > least_s}
+        lasting_s = one.get("lasting_cost_s") or 0.0
+        told = [] if parts.keys() <= {first.at_collective} or len(known) == MOST_COSTS else [_in_rounds(parts)]
+        if first.is_measured and abs(lasting_s) > least_s:  # of a predicted cost, all of it does
+            told.append(f"{_share(one['cost_s'], lasting_s, least_s)} {_LASTING[first.kind == DOWN]}")
+        return f" ({'; '.join(told)})" if told else ""
 
     @property
     def _parts(self) -> str:
@@ -250,12 +265,13 @@ class FaultCost:
         if others or not parts:
             return self._apart_words
         text = self._apart_words or f": {_in_collectives(parts)}"
-        if len(parts) == 1:  # a fault is said to be in its collective
+        if len(first.costs or ()) == MOST_COSTS and not self._apart_words:
+            text = ""  # there may be more
+        elif len(parts) == 1:  # a fault is said to be in its collective
             text = "" if first.at_collective in parts else f" in collective {next(iter(parts)):,}"
         lasting_s, cost_s = first.lasting_cost_s or 0.0, first.cost_s or 0.0
         if abs(lasting_s) > least_s:
-            part = "all" if abs(cost_s - lasting_s) <= least_s else _time(lasting_s)
-            text += f"; {part} of it {_LASTING[first.kind == DOWN]}"
+            text += f"; {_share(cost_s, lasting_s, least_s)} of it {_LASTING[first.kind == DOWN]}"
         return text
 
     @property
@@ -405,9 +421,19 @@ def _mean_known(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _in_collectives(parts: Mapping[int, float]) -> str:
+def _in_collectives(parts: Mapping[int, float], what: str = "collective") -> str:
     """Return times, in s by the number of a collective, in words."""
-    return list_first([f"{_time(cost_s)} in collective {number:,}" for number, cost_s in parts.items()], _MOST_PARTS)
+    return list_first([f"{_time(cost_s)} in {what} {number:,}" for number, cost_s in parts.items()], _MOST_PARTS)
+
+
+def _in_rounds(parts: Mapping[int, float]) -> str:
+    """Return in which rounds a cost arose, and how much in each if there are several."""
+    return f"in round {next(iter(parts)):,}" if len(parts) == 1 else _in_collectives(parts, "round")
+
+
+def _share(cost_s: float, part_s: float, least_s: float) -> str:
+    """Return a part of a cost in words: "all" if it is the whole to `least_s`, or its time."""
+    return "all" if abs(cost_s - part_s) <= least_s else _time(part_s)
 
 
 def _told_in(parts: Mapping[int, float]) -> str:

@@ -36,7 +36,7 @@ from typing import Any
 
 Event = Mapping[str, Any]
 NO_TIMES: Mapping[int, float] = MappingProxyType({})
-NO_JOBS: Mapping[str, Mapping[int, float]] = MappingProxyType({})
+NO_JOBS: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]] = MappingProxyType({})
 MOST_COSTS = 100
 """Collectives of which the cost of a fault is told one by one."""
 NOT_IN_RUN, NOT_BEFORE_NEXT = -1, -2
@@ -93,15 +93,15 @@ def fault_outcomes(
     events: Iterable[Event],
     later_s: Mapping[int, float] = NO_TIMES,
     lasting_s: Mapping[int, float] = NO_TIMES,
-    jobs_later_s: Mapping[str, Mapping[int, float]] = NO_JOBS,
+    jobs_s: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]] = NO_JOBS,
     healthy_s: Mapping[int, float] = NO_TIMES,
 ) -> list[dict[str, Any]]:
     """Return a row for each fault of a point, in the order in which the faults took effect.
 
     `later_s` is by how much each collective, by its number, took longer than predicted without any fault, without its
     failed attempts, in s; `lasting_s` by how much it is predicted to take longer under the faults with which it began;
-    `jobs_later_s` has the same as `later_s` for each job of the rounds, by its name, and `healthy_s` what collectives
-    are predicted to take without any fault. The columns are those of `analysis.results.columns.FAULT`: `detected_s` and
+    `jobs_s` has the same two for each job of the rounds, by its name, and `healthy_s` what collectives are predicted to
+    take without any fault. The columns are those of `analysis.results.columns.FAULT`: `detected_s` and
     `recovered_s` are seconds since the injection, None for never; `cost_s` is the cost in s, None if the time of no
     collective that it hit is known; `gained_s` by how much those that it made faster were so; `costs` has the first
     `MOST_COSTS` of its parts; `as_before` is the collective from which on times are those without it, as the function
@@ -139,12 +139,12 @@ def fault_outcomes(
         later = [other.injected_ns for other in faults[index + 1 :] if other.cables & fault.cables]
         _reroute(fault, [outages[key] for key in sorted(outages)], until_ns=min(later, default=None))
     took_s = _lost_s(events, later_s)
-    jobs_s = {name: _lost_s(events, job_later_s) for name, job_later_s in jobs_later_s.items()}
+    of_jobs = {name: (_lost_s(events, job_later_s), job_s) for name, (job_later_s, job_s) in jobs_s.items()}
     nexts = [
         min((one.collective for one in faults if one.collective > fault.collective), default=None) for fault in faults
     ]
     return [
-        _row(fault, why, took_s, lasting_s, jobs_s)
+        _row(fault, why, took_s, lasting_s, of_jobs)
         | {"as_before": as_before(took_s, healthy_s, fault.collective, following)}
         for fault, following in zip(faults, nexts, strict=True)
     ]
@@ -275,10 +275,21 @@ def costs_by_collective(numbers: Iterable[int], cost_s: Sequence[float], lasting
     return {"cost_s": sum(cost_s), "gained_s": gained_s, "lasting_cost_s": sum(lasting_s), "costs": first}
 
 
-def costs_by_job(cost_s: Mapping[str, float]) -> list[dict[str, Any]] | None:
-    """Return the column of what a fault cost each job of the rounds, given these costs in s by name; None without
-    jobs."""
-    return [{"job": name, "cost_s": job_s} for name, job_s in cost_s.items()] or None
+def costs_by_job(costs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """Return the column of what a fault cost each job of the rounds, given the columns of these costs by the job's
+    name; None without jobs."""
+    names = ("cost_s", "lasting_cost_s", "costs")
+    return [{"job": job} | {name: cost[name] for name in names} for job, cost in costs.items()] or None
+
+
+def _costs(
+    fault: _Fault, hit: Sequence[int], took_s: Mapping[int, float], lasting_s: Mapping[int, float]
+) -> dict[str, Any]:
+    """Return the columns of a fault's cost in the collectives that it hit."""
+    costs = costs_by_collective(hit, [took_s[each] for each in hit], [lasting_s.get(each, 0.0) for each in hit])
+    if fault.ended_within and fault.until is not None:  # predicted as if it had lasted until the collective's end
+        costs["lasting_cost_s"] -= lasting_s.get(fault.until - 1, 0.0)
+    return costs
 
 
 def _row(
@@ -286,12 +297,10 @@ def _row(
     why: str,
     took_s: Mapping[int, float],
     lasting_s: Mapping[int, float],
-    jobs_s: Mapping[str, Mapping[int, float]],
+    jobs_s: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]],
 ) -> dict[str, Any]:
     hit = sorted(number for number in took_s if fault.hits(number))
-    costs = costs_by_collective(hit, [took_s[each] for each in hit], [lasting_s.get(each, 0.0) for each in hit])
-    if fault.ended_within and fault.until is not None:  # predicted as if it had lasted until the collective's end
-        costs["lasting_cost_s"] -= lasting_s.get(fault.until - 1, 0.0)
+    costs = _costs(fault, hit, took_s, lasting_s)
     outcome = "masked" if fault.recovered_ns is None else "recovered"
     if why and fault.recovered_ns is None:
         outcome = f"aborted: {why}"
@@ -302,7 +311,7 @@ def _row(
         "detected_s": fault.since_s(fault.detected_ns),
         "recovered_s": fault.since_s(fault.recovered_ns),
         **{name: value if hit else None for name, value in costs.items()},
-        "jobs": costs_by_job({name: sum(job_s[each] for each in hit) for name, job_s in jobs_s.items() if hit}),
+        "jobs": costs_by_job({name: _costs(fault, hit, *job_s) for name, job_s in jobs_s.items() if hit}),
         "until": fault.until,
         "collectives_lost": fault.collectives_lost,
         "bytes_again": fault.retransmitted_bytes,

@@ -7,7 +7,7 @@ nor on the number of VMs running. Placements and paths are compared with the pla
 import json
 import queue
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -337,6 +337,7 @@ class Reader:
         self._completion_s: dict[int, float] = {}
         self._predicted_s: dict[int, float] = {}
         self._jobs_s: dict[int, npt.NDArray[np.float64]] = {}  # [J] each
+        self._jobs_predicted_s: dict[int, npt.NDArray[np.float64]] = {}
         self._unread = b""
         self.done = 0
 
@@ -363,11 +364,14 @@ class Reader:
     def flush(self) -> None:
         """Do nothing: every complete line has been processed."""
 
-    def _later_s(self) -> tuple[dict[int, float], dict[int, float], dict[str, dict[int, float]], dict[int, float]]:
+    def _later_s(
+        self,
+    ) -> tuple[
+        dict[int, float], dict[int, float], dict[str, tuple[dict[int, float], dict[int, float]]], dict[int, float]
+    ]:
         """Return by how much each collective took longer than predicted without any fault, by how much it is
-        predicted to take longer under the faults with which it began, by job of the rounds, how much longer than
-        predicted without any fault this took, and what that prediction of each collective is, in s; none if the events
-        tell of no fault."""
+        predicted to take longer under the faults with which it began, both for each job of the rounds, and what
+        collectives are predicted to take without any fault, in s; none if the events tell of no fault."""
         if not any(event["event"] in ("injected", "failed", "restarted") for event in self._events):
             return {}, {}, {}, {}
         healthy = plan_of(self._task.config, self._task.mode)
@@ -381,11 +385,13 @@ class Reader:
         healthy_s = {number: float(predicted_s[number]) for number in self._completion_s}
         if of_jobs is None:
             return measured, under_faults, {}, healthy_s
+        healthy_jobs_s = of_jobs.completion_s
+
+        def later_s(job: int, jobs_s: Mapping[int, npt.NDArray[np.float64]]) -> dict[int, float]:
+            return {number: float(times_s[job] - healthy_jobs_s[number, job]) for number, times_s in jobs_s.items()}
+
         jobs_later_s = {
-            span.name: {
-                number: float(times_s[job] - of_jobs.completion_s[number, job])
-                for number, times_s in self._jobs_s.items()
-            }
+            span.name: (later_s(job, self._jobs_s), later_s(job, self._jobs_predicted_s))
             for job, span in enumerate(self._task.config.workload.jobs)
             if not span.is_background
         }
@@ -421,6 +427,8 @@ class Reader:
         moved = np.array([paths for _, *paths in row.get("moved") or ()], dtype=np.int16).reshape(-1, len(row["path"]))
         self._completion_s[k] = float(completion_s[0])
         self._predicted_s[k] = expected.predicted_s
+        if expected.jobs_s is not None:
+            self._jobs_predicted_s[k] = expected.jobs_s[0]
         fifo_columns: dict[str, Any] = {}
         if self._task.config.transport.queue == "fifo":
             shares = self._predictor.shares(k, sent_s=sent_s, arrived_s=arrived_s)

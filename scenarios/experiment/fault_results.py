@@ -92,17 +92,19 @@ def predicted_faults(
             later_s = completion_s[hit] - healthy_s[hit]
             if not np.isnan(later_s).any():
                 each_s = later_s.tolist()
-                costs = costs_by_collective(range(hit.start, hit.start + len(each_s)), each_s, each_s)
+                number_hit = range(hit.start, hit.start + len(each_s))
+                costs = costs_by_collective(number_hit, each_s, each_s)
                 few = hit.stop - hit.start if hit.stop < stop else None
                 numbers = range(known.start, known.stop)
                 whole_s = dict(zip(numbers, healthy_s[known].tolist(), strict=True))
                 off_s = dict(zip(numbers, (completion_s - healthy_s)[known].tolist(), strict=True))
                 again = as_before(off_s, whole_s, hit.start, following)
+                later_jobs_s = {
+                    name: (times_s[hit] - healthy_jobs_s[hit, names.index(name)]).tolist()
+                    for name, times_s in jobs_s.items()
+                }
                 of_jobs = costs_by_job(
-                    {
-                        name: float((times_s[hit] - healthy_jobs_s[hit, names.index(name)]).sum())
-                        for name, times_s in jobs_s.items()
-                    }
+                    {name: costs_by_collective(number_hit, job_s, job_s) for name, job_s in later_jobs_s.items()}
                 )
                 # Of a fault that goes on beyond what is predicted without it, the end is not known.
                 ended = again if few is None or (again or 0) >= 0 else None

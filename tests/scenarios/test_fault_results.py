@@ -294,11 +294,14 @@ def test_each_job_of_the_rounds_has_its_own_cost(tmp_path):
         (tmp_path / f"{name}.toml").write_text(text)
         said, _ = ended(f"{name}.toml", "--engine", "model", "--out", tmp_path / name, cwd=tmp_path)
         jobs = pd.read_parquet(tmp_path / name / "jobs.parquet")
-        took_s[name] = said, jobs[jobs.collective.isin([5, 6])].groupby("job").completion_s.sum()
+        infer_s = jobs[jobs.job == "infer"].set_index("collective").completion_s
+        took_s[name] = said, jobs[jobs.collective.isin([5, 6])].groupby("job").completion_s.sum(), infer_s
     lost_s = took_s["struck"][1] - took_s["whole"][1]
     assert lost_s["infer"] > 1e-3 and abs(lost_s["train"]) < 1e-9
     cost_ms, said = f"{1e3 * lost_s['infer']:.4g} ms", took_s["struck"][0]
-    assert f"    base: predicted cost to the rounds about 0; to the jobs: infer {cost_ms}, train about 0\n" in said
+    by_round_ms = [f"{1e3 * took_s['struck'][2][k] - 1e3 * took_s['whole'][2][k]:.4g} ms in round {k}" for k in (5, 6)]
+    told = f"infer {cost_ms} ({', '.join(by_round_ms)}), train about 0"
+    assert f"    base: predicted cost to the rounds about 0; to the jobs: {told}\n" in said
     assert "by how much the rounds that they hit, and each job in these, took longer" in said
     (row,) = pd.read_parquet(tmp_path / "struck/faults.parquet").to_dict("records")
     stored_s = {one["job"]: one["cost_s"] for one in row["jobs"]}
@@ -324,12 +327,15 @@ def test_a_measured_fault_that_delays_a_job_is_not_without_effect():
         {"event": "ended", "at_ns": 11, "why": ""},
     ]  # fmt: skip
     rounds_s = dict.fromkeys(range(6), 1e-6)
-    jobs_s = {"infer": {**rounds_s, 2: 0.032}, "train": rounds_s}
+    jobs_s = {"infer": ({**rounds_s, 2: 0.032}, {2: 0.005}), "train": (rounds_s, {})}
     (row,) = fault_outcomes(events, rounds_s, {}, jobs_s)
     assert {one["job"]: one["cost_s"] for one in row["jobs"]} == pytest.approx({"infer": 0.039001, "train": 0.007002})
     late = having(recovered_s=0.0, cost_s=2e-6, error_s=3e-6, jobs=(
         {"job": "infer", "cost_s": 0.032, "error_s": 1e-6}, {"job": "train", "cost_s": -1e-6, "error_s": 1e-6},
     ))  # fmt: skip
+    struck = having(what=DOWN.what, at_collective=2, recovered_s=0.0, cost_s=7e-3, jobs=row["jobs"])
+    of_infer = "infer 39 ms (32 ms in round 2, 7.001 ms in round 3; 5 ms from the other paths)"
+    assert struck.words.endswith(f"; to the jobs: {of_infer}, train 7.002 ms (1 us in round 2, 7.001 ms in round 3)")
     told = "cost to the rounds about 0; to the jobs: infer 32 ms, train about 0"
     assert late.words.endswith(f": recovered within 1 us, {told}")
     same = having(recovered_s=0.0, cost_s=2e-6, error_s=3e-6, jobs=late.jobs[1:] * 2)

@@ -280,3 +280,10 @@ def test_memory_contents_and_page_faults_in_the_vm_equal_those_on_the_host(vm: V
     here = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60).stdout
     assert json.loads(here)["forks"] == [0] * 6  # no page is wrong after a fork
     assert vm.report("pages") == json.loads(here)
+
+
+def test_paths_are_read_in_the_vm_as_on_the_host_wherever_they_end(vm: VM) -> None:
+    command = [sys.executable, "-m", "tests.guest.paths"]
+    here = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert json.loads(here)["4095"] == {"open": 9, "EFAULT": 1} and json.loads(here)["4096"] == {"ENAMETOOLONG": 10}
+    assert vm.report("paths") == json.loads(here)
