@@ -130,9 +130,9 @@ def _fields(job: Job) -> dict[str, str]:
         "deadline": "by {}",
         "latest": "at the latest {}",
         "order": "ordered within {}",
-        "token": "decoded in {}",
-        "slots": "{} at a time",
-        "output": "to {} tokens",
+        "token": "a token decoded in {}",
+        "slots": "{} slots",
+        "output": "{} tokens decoded",
         "percentile": "percentile {}",
         "ranks": "on GPUs {}",
     }

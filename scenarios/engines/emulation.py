@@ -48,7 +48,7 @@ from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.errors import SpecError
 from topologies.fabric.fabric import build_fabric
 from topologies.shaping.classes import Buffer, Shaping
-from topologies.units import format_count, format_delay, format_rate
+from topologies.units import format_delay, format_rate
 
 WRONG_DATA = "delivered wrong data"
 """Part of a testbed's last line on stderr if it ended because a chunk had wrong bytes."""
@@ -315,8 +315,7 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
         raise EmulationError(f"{task.name}: {watchdog.sentence()}")
     if status != 0:
         kind = WrongError if WRONG_DATA in stderr.last() else EmulationError
-        why = stderr.last() or "it printed no reason"
-        raise kind(f"{task.name}, after {format_count(reader.done, 'collective')}: {why}")
+        raise kind(f"{task.name}, after {reader.done} collectives: {stderr.last() or 'it printed no reason'}")
 
 
 class Reader:
@@ -386,18 +385,17 @@ class Reader:
         healthy_s = {number: float(predicted_s[number]) for number in self._completion_s}
         if of_jobs is None:
             return measured, under_faults, {}, healthy_s
+        healthy_jobs_s = of_jobs.completion_s
 
         def later_s(job: int, jobs_s: Mapping[int, npt.NDArray[np.float64]]) -> dict[int, float]:
-            return {
-                number: float(times_s[job] - of_jobs.completion_s[number, job]) for number, times_s in jobs_s.items()
-            }
+            return {number: float(times_s[job] - healthy_jobs_s[number, job]) for number, times_s in jobs_s.items()}
 
-        each_job_s = {
+        jobs_later_s = {
             span.name: (later_s(job, self._jobs_s), later_s(job, self._jobs_predicted_s))
             for job, span in enumerate(self._task.config.workload.jobs)
             if not span.is_background
         }
-        return measured, under_faults, each_job_s, healthy_s
+        return measured, under_faults, jobs_later_s, healthy_s
 
     def _rows(self, row: dict[str, Any]) -> Rows:
         """Compare one collective with the plan and return its row of results."""
