@@ -21,8 +21,16 @@ from analysis.figures.swept_axis import SweptAxis, swept_axis
 from analysis.results.reader import Run
 from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
-from analysis.statistics.jobs_in_words import BACKGROUND, REQUESTS, all_words_of, measured_as, told_apart, words_of
-from analysis.statistics.number_words import COLLECTIVE_NAMES, collective_name
+from analysis.statistics.jobs_in_words import (
+    BACKGROUND,
+    COLLECTIVE_NAMES,
+    REQUESTS,
+    all_words_of,
+    measured_as,
+    told_apart,
+    words_of,
+)
+from analysis.statistics.number_words import collective_name
 from analysis.statistics.rates import Range, exact_from, ranges_of, untold
 from topologies.conditions import background_load, link_overrides
 from topologies.conditions.sampler import ConditionsSpec, delays_s

@@ -31,6 +31,7 @@ from analysis.statistics.intervals import (
     summarise,
 )
 from analysis.statistics.job_times import job_sentence
+from analysis.statistics.jobs_in_words import BACKGROUND, REQUESTS
 from analysis.statistics.number_words import (
     ROUNDING,
     all_words,
@@ -53,6 +54,12 @@ from topologies.errors import list_all, list_first
 _MAX_RUNS = 4  # changes of the best along a number that are still told one by one
 _MAX_NAMES = 4
 _RIPPLE = 0.05  # steps against a trend, as a share of its range, that are not told
+
+
+_ROUND_OF_REQUESTS = (
+    "(A round takes until all messages have arrived; a request that is prefilled where it is decoded sends none, and "
+    "its first token may be later.)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +122,15 @@ def answer(
     have several `jobs`, what each of them takes.
 
     If both engines ran a contest, the measured times count, unless the model has more collectives and all faults.
-    Points without times are left out.
+    Points without times are left out. Rounds of nothing but requests are compared by the times of these alone.
     """
     told = judged(as_in_sentences(contests_of(settings)), times)
-    of_jobs = job_sentence(settings, jobs, follows=bool(told))
-    if not told:
+    kinds = {str(job.get("kind", "")) for one in settings for job in one.jobs}
+    of_jobs = job_sentence(settings, jobs, follows=bool(told) and not kinds <= {REQUESTS, BACKGROUND})
+    if not told or (of_jobs and kinds and kinds <= {REQUESTS, BACKGROUND}):
         return of_jobs or _alone(settings, times)
+    if REQUESTS in kinds:
+        of_jobs = f"{_ROUND_OF_REQUESTS} {of_jobs}"
     contests, verdicts = [one for one, _ in told], [verdict for _, verdict in told]
     count = sum(len(one.times) - 1 for one in contests)
     if not all(one.contest.is_rivalry for one in contests):

@@ -24,7 +24,7 @@ from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Series, gain, reasons
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.jobs_in_words import measured_as
+from analysis.statistics.jobs_in_words import amount_of, measured_as
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.without_faults import Means, without_faults_sentence
@@ -274,7 +274,7 @@ def _jobs(results: Sequence[ConfigResult]) -> Paragraph:
     """Return the mean times of all jobs, measured and predicted, unless each is its whole round."""
     lines, is_told = [], any(_tells_more(point) for result in results for point in result.points)
     for result in results if is_told else ():
-        measures = {job.name: measured_as(job.written()) for job in result.config.jobs}
+        measures = {job.name: measured_as(job.written()) or amount_of(job.written()) for job in result.config.jobs}
         for point in (one for one in result.points if one.jobs):
             jobs = (
                 f"{job.name}{' (background)' * job.background}"
