@@ -162,7 +162,7 @@ class Configuration:
     the run's configurations are told apart, and `hashed` are the modes whose flows ECMP's hash spreads. `jobs` has the
     name and the start of each job, and for a training job the range of its transfers, its positions and what each of
     them computes. `rounds_differ`: background traffic was drawn for every round, and `schedule` is that of the first;
-    earlier versions drew it once. `deciding` are the modes that decide by themselves when to choose again.
+    earlier versions drew it once. `deciding` are the modes whose choices are counted.
     """
 
     index: int
@@ -475,6 +475,7 @@ def settings_of(points: Points) -> list[Setting]:
             label=(one := next(iter(found[index].values()))).label,
             kind=one.kind,
             iterations=one.iterations,
+            own=tuple(str(policy["name"]) for policy in one.values.get("policy") or ()),
             at=one.at,
             modes=tuple(sorted(found[index], key=_order_of(one, order))),
             baseline=one.baseline,

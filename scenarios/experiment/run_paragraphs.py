@@ -258,15 +258,14 @@ def opening_sentence(results: Sequence[ConfigResult]) -> str:
 
 
 def _choices(results: Sequence[ConfigResult]) -> Paragraph:
-    """Return how often modes that decide by themselves have chosen, if there are any."""
+    """Return how often modes have chosen, if there are any that decide by themselves."""
     lines = []
     for result in results:
         for point in result.points:
             if point.choices is not None:
                 what = point.choices.words(point.summary.collectives - (0 in result.config.collective.numbers))
                 lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {what}")
-    what = "policies that decide by themselves re-routed and re-embedded"
-    heading = f"before how many collectives after the first one {what}"
+    heading = "before how many collectives after the first one modes re-routed and re-embedded"
     return Paragraph(about=About.CHOICES, heading=heading, lines=tuple(lines))
 
 
