@@ -384,8 +384,8 @@ def test_a_policy_that_saves_changes_which_cost_nothing_is_told_so_once(tmp_path
 
 
 def test_how_often_a_policy_that_decides_by_itself_has_chosen_is_told_everywhere(tmp_path):
-    """It wants paths before 3 collectives and a placement, which needs paths, before another one. Beside it joint is told,
-    which chooses paths before each of 19 and a ring before collective 10."""
+    """It wants paths before 3 collectives and a placement, which needs paths, before another one. Beside it joint is
+    told, which chooses paths before each of 19 and a ring before collective 10."""
     (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number in (0, 4, 7), now.number == 9\n")
     options = ("--engine", "model", "--modes", "base,joint,mine", "--policy", "mine.py:mine", "--collectives", 20)
     said, _ = ended(*options, "--out", tmp_path / "told", cwd=tmp_path)
