@@ -21,8 +21,16 @@ from analysis.figures.swept_axis import SweptAxis, swept_axis
 from analysis.results.reader import Run
 from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
 from analysis.statistics.intervals import Numbers, Series, series_of
-from analysis.statistics.jobs_in_words import BACKGROUND, REQUESTS, all_words_of, measured_as, told_apart, words_of
-from analysis.statistics.number_words import COLLECTIVE_NAMES, collective_name
+from analysis.statistics.jobs_in_words import (
+    BACKGROUND,
+    COLLECTIVE_NAMES,
+    REQUESTS,
+    all_words_of,
+    measured_as,
+    told_apart,
+    words_of,
+)
+from analysis.statistics.number_words import collective_name
 from analysis.statistics.rates import Range, exact_from, ranges_of, untold
 from topologies.conditions import background_load, link_overrides
 from topologies.conditions.sampler import ConditionsSpec, delays_s
@@ -154,7 +162,7 @@ class Configuration:
     the run's configurations are told apart, and `hashed` are the modes whose flows ECMP's hash spreads. `jobs` has the
     name and the start of each job, and for a training job the range of its transfers, its positions and what each of
     them computes. `rounds_differ`: background traffic was drawn for every round, and `schedule` is that of the first;
-    earlier versions drew it once. `deciding` are the modes that decide by themselves when to choose again.
+    earlier versions drew it once. `deciding` are the modes whose choices are counted.
     """
 
     index: int
@@ -467,6 +475,7 @@ def settings_of(points: Points) -> list[Setting]:
             label=(one := next(iter(found[index].values()))).label,
             kind=one.kind,
             iterations=one.iterations,
+            own=tuple(str(policy["name"]) for policy in one.values.get("policy") or ()),
             at=one.at,
             modes=tuple(sorted(found[index], key=_order_of(one, order))),
             baseline=one.baseline,

@@ -380,7 +380,7 @@ def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[st
 
 
 def _choices(points: Iterable[PointRows]) -> Iterator[list[str]]:
-    """Yield a line for each point of a mode that decides by itself when to choose: how often it has chosen."""
+    """Yield a line for each point of a mode of which it is told how often it has chosen."""
     for point in points:
         if point.mode in point.configuration.deciding:
             counts = (int((point.rows["collective"] > 0).sum()), *choices_of(point.rows))

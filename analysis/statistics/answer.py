@@ -31,6 +31,7 @@ from analysis.statistics.intervals import (
     summarise,
 )
 from analysis.statistics.job_times import job_sentence
+from analysis.statistics.jobs_in_words import BACKGROUND, REQUESTS
 from analysis.statistics.number_words import (
     ROUNDING,
     all_words,
@@ -52,7 +53,14 @@ from topologies.errors import list_all, list_first
 
 _MAX_RUNS = 4  # changes of the best along a number that are still told one by one
 _MAX_NAMES = 4
+_MOST_OWN = 2  # modes of the scenario's own that are told wherever they stand
 _RIPPLE = 0.05  # steps against a trend, as a share of its range, that are not told
+
+
+_ROUND_OF_REQUESTS = (
+    "(A round takes until all messages have arrived; a request that is prefilled where it is decoded sends none, and "
+    "its first token may be later.)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +123,15 @@ def answer(
     have several `jobs`, what each of them takes.
 
     If both engines ran a contest, the measured times count, unless the model has more collectives and all faults.
-    Points without times are left out.
+    Points without times are left out. Rounds of nothing but requests are compared by the times of these alone.
     """
     told = judged(as_in_sentences(contests_of(settings)), times)
-    of_jobs = job_sentence(settings, jobs, follows=bool(told))
-    if not told:
+    kinds = {str(job.get("kind", "")) for one in settings for job in one.jobs}
+    of_jobs = job_sentence(settings, jobs, follows=bool(told) and not kinds <= {REQUESTS, BACKGROUND})
+    if not told or (of_jobs and kinds and kinds <= {REQUESTS, BACKGROUND}):
         return of_jobs or _alone(settings, times)
+    if REQUESTS in kinds:
+        of_jobs = f"{_ROUND_OF_REQUESTS} {of_jobs}"
     contests, verdicts = [one for one, _ in told], [verdict for _, verdict in told]
     count = sum(len(one.times) - 1 for one in contests)
     if not all(one.contest.is_rivalry for one in contests):
@@ -454,8 +465,33 @@ def _at(group: Sequence[Verdict], total: int) -> str:
 def _outcome(group: Sequence[Verdict], where: str = "") -> str:
     """Return the outcome of contests in which the same alternative is best."""
     if longer := _longer(group):
-        return f"{_winner(group, where)}{_doubts(group)}; {longer}"
-    return f"{_winner(group, where)}{_margin(group)}{_doubts(group)}"
+        return f"{_winner(group, where)}{_doubts(group)}; {longer}{_own(group, [str(group[0].next)])}"
+    margin, doubts = _margin(group), _doubts(group)
+    told = [str(group[0].next)] if margin and not doubts else []
+    return f"{_winner(group, where)}{margin}{doubts}{_own(group, told)}"
+
+
+def _own(group: Sequence[Verdict], told: Sequence[str]) -> str:
+    """Return how the modes that the scenario itself defines stand to the baseline and to the best, without those that
+    are leaders somewhere or have been `told`; "" for more than two of them."""
+    leaders = {name for one in group for name in one.leaders}
+    names = [name for name in group[0].contest.own if name not in (*leaders, *told, group[0].contest.baseline)]
+    known = [name for name in names if all(name in one.over_baseline for one in group)]
+    if not known or len(known) > _MOST_OWN:
+        return ""
+    parts = list[str]()
+    for name in known:
+        over = [(one, one.over_baseline[name]) for one in group]
+        if all(gain.value <= 0 for _, gain in over):
+            over = [(one, replace(gain, value=-gain.value, low=-gain.high, high=-gain.low)) for one, gain in over]
+            standing = f"takes {_shares(over, f'longer than {group[0].contest.baseline}')}"
+        else:
+            standing = f"is {_shares(over, f'below {group[0].contest.baseline}')}"
+        of_best = [(one, one.over_others[name]) for one in group]
+        is_base = group[0].best == group[0].contest.baseline
+        behind = "" if is_base else f", and {group[0].best} {_shares(of_best, f'below {name}')}"
+        parts.append(f"; {name} {standing}{behind}")
+    return "".join(parts)
 
 
 def _winner(group: Sequence[Verdict], where: str) -> str:

@@ -64,7 +64,8 @@ class Setting:
 
     `baseline` has the values, in words, of the keys (and of MODE) whose baseline the user has chosen. `jobs` are the
     jobs of its rounds, `iterations` how many of training a collective has, and `hashed` the modes whose flows ECMP's
-    hash spreads. `is_unmodelled` tells that the timing model's times are without some of its faults.
+    hash spreads. `is_unmodelled` tells that the timing model's times are without some of its faults. `own` are the
+    modes that the scenario itself defines.
     """
 
     index: int
@@ -77,6 +78,7 @@ class Setting:
     hashed: tuple[str, ...] = ()
     is_unmodelled: bool = False
     iterations: int = 1
+    own: tuple[str, ...] = ()
 
 
 class Repetition(NamedTuple):
@@ -99,11 +101,11 @@ class Contest:
 
     `hashed` are the alternatives whose flows ECMP's hash spreads. `at` are the values of the swept keys by which
     contests differ, and `label` is what all alternatives share, as their `kind` is, "" for several, and how many
-    `iterations` of training a collective has. `is_choice` tells
-    that somebody can choose among the alternatives, `is_named` that the user has named the baseline, `key` the one key
-    whose values they are (or MODE), and `numbers` are their coordinates if they are quantities. Without `is_rivalry`
-    they are different work, of which none is better. `is_unmodelled` tells that the timing model's times of some are
-    without their faults.
+    `iterations` of training a collective has. `is_choice` tells that somebody can choose among the alternatives,
+    `is_named` that the user has named the baseline, `key` the one key whose values they are (or MODE), and `numbers`
+    are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which none is better.
+    `is_unmodelled` tells that the timing model's times of some are without their faults. `own` are those that the
+    scenario itself defines.
     """
 
     label: str
@@ -119,6 +121,7 @@ class Contest:
     numbers: Mapping[str, float] | None = None
     is_unmodelled: bool = False
     iterations: int = 1
+    own: tuple[str, ...] = ()
 
     @property
     def repetitions(self) -> tuple[Repetition, ...]:
@@ -232,6 +235,7 @@ def _renamed(contest: Contest, names: Mapping[str, str]) -> Contest:
         places={names[name]: by_seed for name, by_seed in contest.places.items()},
         baseline=names[contest.baseline],
         hashed=tuple(names[name] for name in contest.hashed),
+        own=tuple(names[name] for name in contest.own),
         numbers=None if contest.numbers is None else {names[name]: at for name, at in contest.numbers.items()},
     )
 
@@ -311,6 +315,7 @@ def _of_modes(group: Sequence[Setting], varied: set[str]) -> Contest:
         key=MODE,
         is_unmodelled=any(one.is_unmodelled for one in group),
         iterations=first.iterations,
+        own=tuple(mode for mode in modes if mode in first.own),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from analysis.results.rows import Point
 from analysis.statistics.contests import Setting, repetitions, shared_words
 from analysis.statistics.declared_faults import AGENT, CONTROLLER, DOWN, LOSSY, SLOWED, kind_of
-from analysis.statistics.fault_outcomes import MOST_COSTS, NOT_BEFORE_NEXT, NOT_IN_RUN
+from analysis.statistics.fault_outcomes import AS_BEFORE, MOST_COSTS, NOT_BEFORE_NEXT, NOT_IN_RUN
 from analysis.statistics.intervals import Interval, mean_of_draws
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import list_first
@@ -52,6 +52,7 @@ SUCCEEDED = (
 _NOTHING = "about 0"
 _NEVER = {NOT_IN_RUN: "not as before within the run", NOT_BEFORE_NEXT: "not as before when the next fault begins"}
 _MOST_PARTS = 4  # collectives whose costs are told
+_LITTLE = 0.01  # of a cost, or of its largest part: what is less is not told by itself
 _LASTING = {True: "from the other paths", False: "for as long as the fault lasts"}
 """What the lasting part of a cost is from, by whether the fault takes links down."""
 
@@ -226,7 +227,10 @@ class FaultCost:
 
     @property
     def _as_before(self) -> str:
-        return f"; {self.as_before_words}" if self.as_before_words else ""
+        if self.as_before_words:
+            return f"; {self.as_before_words}"
+        is_same = all(one.as_before == one.at_collective for one in self.results)
+        return f"; no time is off by more than {AS_BEFORE * 100:g} %" if is_same and self._told_costs else ""
 
     @property
     def _cost_is(self) -> str:
@@ -264,11 +268,15 @@ class FaultCost:
         parts = {one["collective"]: one["cost_s"] for one in self._told_costs}
         if others or not parts:
             return self._apart_words
-        text = self._apart_words or f": {_in_collectives(parts)}"
+        most_s = max(map(abs, parts.values()))
+        parts = {number: one_s for number, one_s in parts.items() if abs(one_s) > _LITTLE * most_s}
+        is_rest = len(parts) < len(self._told_costs)
+        text = self._apart_words or f": {_in_collectives(parts)}{', little in others' * is_rest}"
         if len(first.costs or ()) == MOST_COSTS and not self._apart_words:
             text = ""  # there may be more
         elif len(parts) == 1:  # a fault is said to be in its collective
-            text = "" if first.at_collective in parts else f" in collective {next(iter(parts)):,}"
+            where = f"{', almost all' * is_rest} in collective {next(iter(parts)):,}"
+            text = where if is_rest or first.at_collective not in parts else ""
         lasting_s, cost_s = first.lasting_cost_s or 0.0, first.cost_s or 0.0
         if abs(lasting_s) > least_s:
             text += f"; {_share(cost_s, lasting_s, least_s)} of it {_LASTING[first.kind == DOWN]}"
@@ -432,8 +440,10 @@ def _in_rounds(parts: Mapping[int, float]) -> str:
 
 
 def _share(cost_s: float, part_s: float, least_s: float) -> str:
-    """Return a part of a cost in words: "all" if it is the whole to `least_s`, or its time."""
-    return "all" if abs(cost_s - part_s) <= least_s else _time(part_s)
+    """Return a part of a cost in words: "all" if it is the whole to `least_s`, "almost all", or its time."""
+    if abs(cost_s - part_s) <= least_s:
+        return "all"
+    return "almost all" if abs(cost_s - part_s) <= _LITTLE * abs(cost_s) else _time(part_s)
 
 
 def _told_in(parts: Mapping[int, float]) -> str:

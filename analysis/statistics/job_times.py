@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from analysis.statistics.contests import (
     JOBS,
     Place,
@@ -21,6 +23,7 @@ from analysis.statistics.jobs_in_words import (
     BACKGROUND,
     JOINED,
     Job,
+    amount_of,
     differing_fields,
     is_same_work,
     measured_as,
@@ -39,10 +42,12 @@ from analysis.statistics.number_words import (
     why_none,
 )
 from topologies.errors import list_all, list_first
+from topologies.units import parse_delay_or_zero_s
 
 _MOST, _MOST_MODES = 8, 2  # configurations, and modes, whose times are told
 _MOST_TIMES = 8  # of all jobs, beyond which those of the slowed one alone are told
 _MOST_JOBS = 4  # that are named
+_WHOLE = 0.95  # of a job's time: another one that runs for less of it is told for how much
 _SELF_SUFFICIENT = ("without ", "from ", "on ", "by ", "for ", "once")
 """Beginnings of words that need no "with"."""
 
@@ -86,12 +91,14 @@ def job_sentence(
     """Return what each job takes in each configuration, by engine and point: "train takes 30.24 ms alone; 32.99 ms
     beside infer 8 MB, 9.1 % longer (95 % interval 8.6 to 9.6 %)".
 
-    It is "" for more than two modes, and where a round is one job, the same in all configurations. If it `follows` a
+    It is "" for more than two modes, and where a round is one job, the same in all configurations, and its time that of
+    the round. If it `follows` a
     sentence on the rounds, it leaves out what that has told. The engine with more configurations, or else more rounds,
     counts, and of two with as many the measured one.
     """
     varied = varied_keys(settings)
-    is_told = JOBS in varied or any(len(one.jobs) > 1 for one in settings)
+    is_other = any(measured_as(job) for one in settings for job in one.jobs)
+    is_told = is_other or JOBS in varied or any(len(one.jobs) > 1 for one in settings)
     modes = list(dict.fromkeys(mode for one in settings for mode in one.modes))
     if not is_told or len(modes) > _MOST_MODES:
         return ""
@@ -106,7 +113,8 @@ def job_sentence(
         names = list(dict.fromkeys(name for one in rounds for name in one.times))
         if not names:
             return ""
-        head = "" if follows else f"{_head(names, rounds, engine)}: "
+        where = f" in {mode}" * (len(modes) == 1)
+        head = "" if follows or of_modes else f"{_head(names, rounds, engine, where)}: "
         in_mode = f"in {mode} " * (len(modes) > 1)
         in_other = {one.setting.index: one for one in before[2]} if before and before[1] == engine else {}
         of_names = {
@@ -164,14 +172,14 @@ def _least(rounds: Sequence[_Rounds]) -> int:
     return min((series.number.size for one in rounds for series in one.times.values()), default=0)
 
 
-def _head(names: Sequence[str], rounds: Sequence[_Rounds], engine: str) -> str:
+def _head(names: Sequence[str], rounds: Sequence[_Rounds], engine: str, in_mode: str) -> str:
     """Return which jobs the sentence is about, over how many rounds, and where."""
     sizes = [series.number.size for one in rounds for series in one.times.values()]
     number = counted([collective_name("jobs")], sizes, [engine == "emulation"], each=len(rounds) > 1)
     several = f" in {len(rounds)} configurations" if len(rounds) > 1 else ""
     where = shared_words([one.setting.label for one in rounds])
     who = list_all(names) if len(names) <= _MOST_JOBS else list_first(names, _MOST_JOBS)
-    return f"{who}{several} over {number} in {rounds[0].setting.modes[0]}, {where}"
+    return f"{who}{several} over {number}{in_mode}, {where}"
 
 
 def _gains(name: str, rounds: Sequence[_Rounds], by_jobs: bool) -> Iterator[Interval | None]:
@@ -213,6 +221,17 @@ class _Job:
         return max((-each.value for each in self.gains), default=-math.inf)
 
     @property
+    def most_changed(self) -> float:
+        """By how much its time differs at most from that which it is compared with, as a share; 0 if nowhere."""
+        most = max((abs(each.value) for each in self.gains), default=0.0)
+        return most if most > ROUNDING else 0.0
+
+    @property
+    def varies(self) -> bool:
+        """Whether it is itself another in some configurations."""
+        return len({words_of(one.job(self.name)) for one in self.rounds}) > 1
+
+    @property
     def most_s(self) -> float:
         """Its longest mean time, s."""
         return max(float(one.times[self.name].completion_s.mean()) for one in self.rounds)
@@ -247,15 +266,20 @@ class _Job:
             ]
             time = f"{milliseconds(float(one.times[self.name].completion_s.mean()))} ms"
             compared = f", {list_all(words)}" if words else ""
-            parts.append(f"{time}{_where(self.name, one, self.rounds)}{compared}")
+            where = _where(self.name, one, self.rounds)
+            runs = _beside_for(self.name, one) if compared or " beside " in where else ""
+            parts.append(f"{time}{where}{runs}{compared}")
         told_parts = [*parts[:_MOST], *([f"{len(parts) - _MOST} more below"] if len(parts) > _MOST else [])]
-        measure = measured_as(self.rounds[0].job(self.name))
+        amounts = {amount_of(one.job(self.name)) for one in self.rounds}  # several are told beside the times
+        job = self.rounds[0].job(self.name)
+        measure = measured_as(job) or (amount_of(job) if len(amounts) == 1 else "")
         return f"{self.name}{f' ({measure})' * bool(measure)} takes {'; '.join(told_parts)}"
 
 
 def _worst(jobs: Iterable[_Job]) -> list[str]:
-    """Return the name of the job that is slowed most, or without comparisons of the one that takes longest."""
-    return [max(jobs, key=lambda job: (job.longest, job.most_s)).name]
+    """Return the name of the job whose time changes most; where none does, of one that itself differs between the
+    configurations, or else of the one that takes longest."""
+    return [max(jobs, key=lambda job: (job.most_changed, job.varies, job.longest, job.most_s)).name]
 
 
 def _rest(others: Sequence[_Job]) -> list[str]:
@@ -267,6 +291,28 @@ def _rest(others: Sequence[_Job]) -> list[str]:
     if longest == -math.inf:
         return [f"{what} at most {milliseconds(max(job.most_s for job in others))} ms"]
     return [f"{what} at most {percent(longest)} % longer" if longest > ROUNDING else f"{what} no longer"]
+
+
+def _beside_for(name: str, one: _Rounds) -> str:
+    """Return for how much of a job's time the other jobs of its round run, if not for all of it, in brackets; "" where
+    that is not known, as of jobs whose time is not that of their completion."""
+    begins_s = {str(job["name"]): parse_delay_or_zero_s(str(job.get("start", "0 s"))) for job in one.setting.jobs}
+    timed = [str(job["name"]) for job in one.setting.jobs if str(job["name"]) in one.times and not measured_as(job)]
+    if name not in timed:
+        return ""
+    own_s, begin_s = one.times[name].completion_s, begins_s[name]
+    parts = dict[str, float]()
+    for other in timed:
+        there_s = one.times[other].completion_s
+        if other != name and there_s.size == own_s.size:
+            end_s = np.minimum(begin_s + own_s, begins_s[other] + there_s)
+            both_s = np.maximum(end_s - max(begin_s, begins_s[other]), 0.0)
+            parts[other] = float(both_s.sum() / own_s.sum())
+    short = {other: part for other, part in parts.items() if part < _WHOLE}
+    if len(short) > _MOST_JOBS or not short:
+        return ""
+    told = [f"{other} {'runs ' * (at == 0)}for {part * 100:.0f} %" for at, (other, part) in enumerate(short.items())]
+    return f" ({list_all(told)} of this time)"
 
 
 def _where(name: str, one: _Rounds, rounds: Sequence[_Rounds]) -> str:

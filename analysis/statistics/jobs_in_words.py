@@ -8,6 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from topologies.units import format_count
+
+COLLECTIVE_NAMES = {
+    "allgather": "AllGather",
+    "reducescatter": "ReduceScatter",
+    "allreduce": "AllReduce",
+    "alltoall": "AllToAll",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "sendrecv": "SendRecv",
+    "alltoallv": "AllToAllv",
+    "jobs": "round",
+    "training": "iteration",
+}
+"""The name in text of each kind of collective."""
 Job = Mapping[str, Any]
 """A [[job]] table; `name` is always given."""
 
@@ -29,6 +46,9 @@ _WORK = (
     ),
 )
 """The fields that define what a job does, and between which ranks. The rule of requests is a choice."""
+_CHOSEN = ("rate",)
+"""The fields of those that for requests are a choice: what the rule takes for the WAN's rate."""
+_WITHOUT_RATE = "local"  # the rule that asks for no rate
 _UNGIVEN = {
     "kind": "its kind as the collective",
     "algorithm": "its algorithm by default",
@@ -56,7 +76,8 @@ def all_words_of(jobs: Sequence[Job]) -> str:
 def is_same_work(one: Job, other: Job) -> bool:
     """Return whether two jobs send the same, so that their times can be compared."""
     mine, theirs = _fields(one), _fields(other)
-    return all(mine.get(field) == theirs.get(field) for field in _WORK)
+    choices = _CHOSEN if one.get("kind") == REQUESTS else ()
+    return all(mine.get(field) == theirs.get(field) for field in _WORK if field not in choices)
 
 
 def differing_fields(configurations: Sequence[Sequence[Job]]) -> dict[str, tuple[str, ...]]:
@@ -77,6 +98,8 @@ def differing_fields(configurations: Sequence[Sequence[Job]]) -> dict[str, tuple
 def own_words(job: Job, fields: Iterable[str]) -> str:
     """Return these fields of a job in words, without its name: "8 MB class gold"."""
     known = _fields(job)
+    if job.get("rule") == _WITHOUT_RATE:
+        fields = [field for field in fields if field != "rate" or field in known]
     return " ".join(known.get(field, _UNGIVEN.get(field, f"{field} by default")) for field in fields)
 
 
@@ -89,6 +112,12 @@ def measured_as(job: Job) -> str:
     """Return what a job's time is, if it is not the time from its start to its last arrival: "percentile 99 of first
     tokens", or ""."""
     return f"percentile {job.get('percentile', 99):g} of first tokens" if job.get("kind") == REQUESTS else ""
+
+
+def amount_of(job: Job) -> str:
+    """Return how many repetitions a job's time is that of, if there are several: "10 AllReduces", or """ ""
+    name, count = COLLECTIVE_NAMES.get(str(job.get("kind")), "repetition"), int(job.get("count", 1))
+    return format_count(count, name) if count > 1 else ""
 
 
 def told_apart(configurations: Sequence[Sequence[Job]]) -> list[str]:

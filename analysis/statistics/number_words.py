@@ -4,24 +4,10 @@ import math
 from collections.abc import Sequence
 
 from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, SAME_TIME, Interval, Numbers
+from analysis.statistics.jobs_in_words import COLLECTIVE_NAMES
 from topologies.errors import list_all
 from topologies.units import plural
 
-COLLECTIVE_NAMES = {
-    "allgather": "AllGather",
-    "reducescatter": "ReduceScatter",
-    "allreduce": "AllReduce",
-    "alltoall": "AllToAll",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "gather": "Gather",
-    "scatter": "Scatter",
-    "sendrecv": "SendRecv",
-    "alltoallv": "AllToAllv",
-    "jobs": "round",
-    "training": "iteration",
-}
-"""The name in text of each kind of collective."""
 ROUNDING = SAME_TIME
 
 

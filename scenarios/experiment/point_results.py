@@ -331,7 +331,7 @@ def _result(
             fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(config.collective.budget_s, times.completion_s),
-            choices=None if config.mode(mode).is_periodic else choices_of(stored[mode]),
+            choices=choices_of(stored[mode]) if mode in config.counted_modes else None,
             referees_s={
                 name: mean_s
                 for name in (one.name for one in REFEREES)

@@ -24,7 +24,7 @@ from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Series, gain, reasons
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.jobs_in_words import measured_as
+from analysis.statistics.jobs_in_words import amount_of, measured_as
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.without_faults import Means, without_faults_sentence
@@ -259,15 +259,14 @@ def opening_sentence(results: Sequence[ConfigResult]) -> str:
 
 
 def _choices(results: Sequence[ConfigResult]) -> Paragraph:
-    """Return how often modes that decide by themselves have chosen, if there are any."""
+    """Return how often modes have chosen, if there are any that decide by themselves."""
     lines = []
     for result in results:
         for point in result.points:
             if point.choices is not None:
                 what = point.choices.words(point.summary.collectives - (0 in result.config.collective.numbers))
                 lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {what}")
-    what = "policies that decide by themselves re-routed and re-embedded"
-    heading = f"before how many collectives after the first one {what}"
+    heading = "before how many collectives after the first one modes re-routed and re-embedded"
     return Paragraph(about=About.CHOICES, heading=heading, lines=tuple(lines))
 
 
@@ -275,7 +274,7 @@ def _jobs(results: Sequence[ConfigResult]) -> Paragraph:
     """Return the mean times of all jobs, measured and predicted, unless each is its whole round."""
     lines, is_told = [], any(_tells_more(point) for result in results for point in result.points)
     for result in results if is_told else ():
-        measures = {job.name: measured_as(job.written()) for job in result.config.jobs}
+        measures = {job.name: measured_as(job.written()) or amount_of(job.written()) for job in result.config.jobs}
         for point in (one for one in result.points if one.jobs):
             jobs = (
                 f"{job.name}{' (background)' * job.background}"

@@ -55,9 +55,8 @@ def _admission_as_json(config: Scenario) -> dict[str, Any]:
 
 
 def _deciding_as_json(config: Scenario) -> dict[str, Any]:
-    """Return the modes that decide by themselves when to choose again, instead of at fixed collectives, if any."""
-    deciding = [mode for mode in config.run.modes if not config.mode(mode).is_periodic]
-    return {"deciding": deciding} if deciding else {}
+    """Return the modes of which it is told how often they have chosen, if any."""
+    return {"deciding": [*config.counted_modes]} if config.counted_modes else {}
 
 
 def _works_as_json(job: JobSpan) -> dict[str, Any]:

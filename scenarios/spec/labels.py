@@ -123,6 +123,7 @@ def setting_of(index: int, config: Configuration) -> Setting:
         is_unmodelled=bool(unmodelled_sentence([KEYS["fault"].kind.write(config.value("fault"))])),
         hashed=config.hashed_modes,
         modes=config.run.modes,
+        own=tuple(one.name for one in config.value("policy")),
         baseline=baseline_of(config),
     )
 

@@ -195,6 +195,15 @@ class Scenario:
         """Whether the messages of any job, background traffic or requests, are drawn for every round."""
         return any(job.is_drawn for job in self.jobs)
 
+    @property
+    def counted_modes(self) -> tuple[str, ...]:
+        """The modes of which it is told how often they have chosen: where one decides by itself when to, all that ever
+        choose, so that it can be compared with them."""
+        modes = [self.mode(name) for name in self.run.modes]
+        if all(mode.is_periodic for mode in modes):
+            return ()
+        return tuple(mode.name for mode in modes if mode.reroutes or mode.reembeds)
+
     def exact_from(self, engine: str) -> int | None:
         """Return from how many collectives on times that are all alike are exact (`rates.exact_from`)."""
         return exact_from(

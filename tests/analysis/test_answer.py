@@ -59,7 +59,7 @@ def noisy(mean_s, seed, count=400):
     return mean_s * np.random.default_rng(seed).uniform(0.9, 1.1, count)
 
 
-def settings_of(cases, baseline, hashed=()):
+def settings_of(cases, baseline, hashed=(), own=()):
     return [
         Setting(
             index=index,
@@ -69,12 +69,13 @@ def settings_of(cases, baseline, hashed=()):
             modes=tuple(means),
             baseline=baseline,
             hashed=hashed if Value("fabric.routing", "single") not in at else (),
+            own=own,
         )
         for index, (at, means) in enumerate(cases)
     ]
 
 
-def said(cases, *, baseline=None, count=400, engine="model", hashed=()):
+def said(cases, *, baseline=None, count=400, engine="model", hashed=(), own=()):
     """Return the answer to cases, each of them swept values and a mean, or times, by mode.
 
     Means belong to times that are proportional to each other, so that a gain is the same in every collective.
@@ -85,7 +86,7 @@ def said(cases, *, baseline=None, count=400, engine="model", hashed=()):
         for mode, mean in means.items():
             completion_s = mean if isinstance(mean, np.ndarray) else mean * luck
             times[engine, Place(index, mode)] = Series(np.arange(completion_s.size), completion_s)
-    return answer(settings_of(cases, baseline or {}, hashed), times)
+    return answer(settings_of(cases, baseline or {}, hashed, own), times)
 
 
 ALIKE = "(the same in every collective)"
@@ -610,6 +611,40 @@ def test_only_seeds_that_all_alternatives_have_are_pooled():
     }
     times["model", Place(0, "joint")] = Series(np.arange(400), 0.7 * luck)
     assert "over 400 AllGathers each (timing model), 2 sites: joint is fastest, 30.0 % below" in answer(settings, times)
+
+
+@pytest.mark.parametrize(
+    ("means", "own", "sentence"),
+    [
+        (
+            {"mine": 0.9},
+            ["mine"],
+            f"joint is fastest, 50.0 % below base {ALIKE}, and 37.5 % below wan, the next best {ALIKE}; mine is 10.0 % "
+            f"below base {ALIKE}, and joint 44.4 % below mine {ALIKE}.",
+        ),
+        (
+            {"mine": 1.25},
+            ["mine"],
+            f"joint is fastest, 50.0 % below base {ALIKE}, and 37.5 % below wan, the next best {ALIKE}; mine takes "
+            f"25.0 % longer than base {ALIKE}, and joint 60.0 % below mine {ALIKE}.",
+        ),
+        # What is the best or the next best is told already, and three are too many to be told beside it.
+        ({"mine": 0.6}, ["mine"], f"joint is fastest, 50.0 % below base {ALIKE}, and 16.7 % below mine, the next best "
+         f"{ALIKE}."),
+        ({"mine": 0.4}, ["mine"], f"mine is fastest, 60.0 % below base {ALIKE}, and 20.0 % below joint, the next best "
+         f"{ALIKE}."),
+        ({"a": 0.9, "b": 0.9, "c": 0.9}, ["a", "b", "c"], f"joint is fastest, 50.0 % below base {ALIKE}, and 37.5 % "
+         f"below wan, the next best {ALIKE}."),
+    ],
+)  # fmt: skip
+def test_policies_of_ones_own_are_told_wherever_they_stand(means, own, sentence):
+    text = said([([], {"base": 1.0, "wan": 0.8, "joint": 0.5} | means)], own=tuple(own))
+    assert text.endswith(f", 2 sites: {sentence}")
+
+
+def test_a_policy_of_ones_own_is_told_beside_a_baseline_that_is_the_best():
+    text = said([([], {"base": 1.0, "wan": 1.1, "mine": 1.25})], own=("mine",))
+    assert text.endswith(f"wan, the next, takes 10.0 % longer {ALIKE}; mine takes 25.0 % longer than base {ALIKE}.")
 
 
 @pytest.mark.parametrize("count", [1, 2, 20, 100])

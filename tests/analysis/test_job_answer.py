@@ -63,7 +63,8 @@ ROUNDS = "over 400 rounds each (timing model) in base, 8 GPUs"
                 ([TRAIN, infer(size="32 MB")], [], {"train": 1.5, "infer": 0.4}),
             ],
             f"train and infer in 3 configurations {ROUNDS}, train 64 MB on GPUs 0,1,4,5: train takes 1,000 ms alone; "
-            f"1,250 ms beside infer 8 MB, 25.0 % longer {SAME}; 1,500 ms beside infer 32 MB, 50.0 % longer {SAME}; "
+            f"1,250 ms beside infer 8 MB (infer runs for 8 % of this time), 25.0 % longer {SAME}; "
+            f"1,500 ms beside infer 32 MB (infer runs for 27 % of this time), 50.0 % longer {SAME}; "
             "infer takes 100 ms with 8 MB; 400 ms with 32 MB.",
             id="a tenant that grows",
         ),
@@ -73,8 +74,9 @@ ROUNDS = "over 400 rounds each (timing model) in base, 8 GPUs"
                 ([infer(class_="gold"), TRAIN], [], {"infer": 0.5, "train": 2.5}),
             ],
             f"infer and train in 2 configurations {ROUNDS}, train 64 MB on GPUs 0,1,4,5: infer takes 1,000 ms without "
-            f"class; 500 ms with class gold, 50.0 % less {SAME}; train takes 2,000 ms beside infer without class; "
-            f"2,500 ms beside infer class gold, 25.0 % longer {SAME}.",
+            f"class; 500 ms with class gold, 50.0 % less {SAME}; train takes 2,000 ms beside infer without class "
+            "(infer runs for 50 % of this time); 2,500 ms beside infer class gold (infer runs for 20 % of this time), "
+            f"25.0 % longer {SAME}.",
             id="a class",
         ),
         pytest.param(
@@ -93,9 +95,11 @@ ROUNDS = "over 400 rounds each (timing model) in base, 8 GPUs"
                 for jobs, slow in (([TRAIN, infer(size="8 MB")], 1), ([TRAIN, infer(size="9 MB")], 2))
             ],
             f"train and infer in 4 configurations {ROUNDS}, train 64 MB on GPUs 0,1,4,5: train takes 1,000 ms beside "
-            f"infer 8 MB at 1 ms; 2,000 ms beside infer 9 MB at 1 ms, 100.0 % longer {SAME}; 10,000 ms beside infer 8 "
-            f"MB at 10 ms; 20,000 ms beside infer 9 MB at 10 ms, 100.0 % longer {SAME}; infer takes 100 ms with 8 MB "
-            "at 1 ms; 100 ms with 9 MB at 1 ms; 100 ms with 8 MB at 10 ms; 100 ms with 9 MB at 10 ms.",
+            "infer 8 MB at 1 ms (infer runs for 10 % of this time); 2,000 ms beside infer 9 MB at 1 ms (infer runs for "
+            f"5 % of this time), 100.0 % longer {SAME}; 10,000 ms beside infer 8 MB at 10 ms (infer runs for 1 % of "
+            "this time); 20,000 ms beside infer 9 MB at 10 ms (infer runs for 0 % of this time), 100.0 % longer "
+            f"{SAME}; infer takes 100 ms with 8 MB at 1 ms; 100 ms with 9 MB at 1 ms; 100 ms with 8 MB at 10 ms; 100 "
+            "ms with 9 MB at 10 ms.",
             id="jobs are compared where all else is the same",
         ),
         pytest.param(
@@ -208,3 +212,48 @@ def test_with_two_modes_the_jobs_are_told_in_each(modes):
 def test_configurations_are_told_apart_by_what_differs(jobs, words):
     assert told_apart(jobs) == words
     assert not any(re.search(r", |#", one) for one in words)
+
+
+def test_how_often_a_job_repeats_and_for_how_long_others_run_beside_it_are_told():
+    """The two start 300 ms apart: "late" runs from 300 to 500 ms, which is 200 of the first one's 800 ms."""
+    first = {"name": "first", "kind": "allreduce", "size": "64 MB", "count": 10, "ranks": [0, 4]}
+    late = {"name": "late", "size": "1 MB", "count": 3, "start": "300 ms", "ranks": [1, 5]}
+    text, _ = said([([first], [], {"first": 0.5}), ([first, late], [], {"first": 0.8, "late": 0.2})])
+    assert (
+        "first (10 AllReduces) takes 500 ms alone; 800 ms beside late (late runs for 25 % of this time), 60.0" in text
+    )
+    assert text.endswith("; late (3 repetitions) takes 200 ms.")
+
+
+CHAT = {"name": "chat", "kind": "requests", "requests": 400, "per_second": 1, "ranks": [0, 1, 4, 5]}
+
+
+def test_of_requests_the_varied_job_is_compared_and_a_rate_told_where_a_rule_asks_for_it():
+    """Nine times are too many to tell: those of the job that changes are told. Its rule and that rule's rate are
+    choices: the requests are the same."""
+    tick = {"name": "tick", "kind": "sendrecv", "ranks": [0, 4]}
+    cases = []
+    for number in range(1, 5):
+        for rule, slow in (({"rule": "local"}, 2.0), ({"rule": "selective", "rate": "50 Gbit/s"}, 1.0)):
+            chat = CHAT | rule | {"per_second": number}
+            cases.append(([chat, tick], [], {"chat": number * slow, "tick": 5.0}))
+    text, _ = said(cases)
+    assert "chat (percentile 99 of first tokens) takes 2,000 ms with 1 a second local; 1,000 ms with 1 a second" in text
+    assert f"1,000 ms with 1 a second selective 50 Gbit/s, 50.0 % less {SAME}; 4,000 ms with 2 a second local; " in text
+    assert text.endswith("tick, the other job, takes no longer.") and "default" not in text
+
+
+def test_rounds_of_requests_alone_are_told_by_their_first_tokens():
+    """A round that sends little ends before its first tokens are there."""
+    settings = [
+        Setting(index=0, label="8 GPUs", kind="jobs", at=(), modes=("base", "wan"), baseline={}, jobs=(CHAT,)),
+    ]
+    times, of_jobs = {}, {}
+    for mode, first_s in (("base", 0.4), ("wan", 0.3)):
+        place = ("model", Place(0, mode))
+        times[place] = Series(np.arange(400), 0.1 * luck(7))
+        of_jobs[place] = {"chat": Series(np.arange(400), first_s * luck(7))}
+    assert answer(settings, times, of_jobs) == (
+        "chat over 400 rounds (timing model), 8 GPUs: in base chat (percentile 99 of first tokens) takes 400 ms; in "
+        f"wan chat (percentile 99 of first tokens) takes 300 ms, 25.0 % less {SAME} than in base."
+    )

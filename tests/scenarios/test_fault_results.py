@@ -351,6 +351,22 @@ def test_the_cost_to_a_job_may_be_off_as_far_as_its_own_predictions():
     assert found.jobs[0]["error_s"] == pytest.approx(2e-4) and found.error_s == pytest.approx(2e-4)
 
 
+def test_little_parts_of_a_cost_are_not_told_by_themselves():
+    """Of 575.9 us, 0.2 us are in collectives in which times may be off as far: what is told need not add up."""
+    parts = [(4, 1.457e-6, 0.0), (5, 574.2e-6, 574.2e-6), (6, 0.2e-6, 0.1e-6)]
+    costs = [{"collective": k, "cost_s": cost_s, "lasting_cost_s": lasts_s} for k, cost_s, lasts_s in parts]
+    about = {"costs": costs, "recovered_s": 0.0, "error_s": 5e-7, "at_collective": 4, "as_before": 4}
+    one = having(what=DOWN.what, cost_s=575.9e-6, lasting_cost_s=574.3e-6, **about)
+    assert one.words.endswith(
+        ", cost 575.9 us, almost all in collective 5; almost all of it from the other paths; no time is off by more "
+        "than 1 %"
+    )
+    two = [*costs, {"collective": 7, "cost_s": 300e-6, "lasting_cost_s": 300e-6}]
+    several = having(what=DOWN.what, cost_s=875.9e-6, lasting_cost_s=574.3e-6, **about | {"costs": two})
+    of = "574.2 us in collective 5, 300 us in collective 7, little in others; 574.3 us of it from the other paths"
+    assert f", cost 875.9 us: {of}; " in several.words
+
+
 @pytest.mark.parametrize(
     ("late_s", "following", "found"),
     [

@@ -384,19 +384,24 @@ def test_a_policy_that_saves_changes_which_cost_nothing_is_told_so_once(tmp_path
 
 
 def test_how_often_a_policy_that_decides_by_itself_has_chosen_is_told_everywhere(tmp_path):
-    """It wants paths before 3 collectives and a placement, which needs paths, before another one."""
+    """It wants paths before 3 collectives and a placement, which needs paths, before another one. Beside it joint is
+    told, which chooses paths before each of 19 and a ring before collective 10."""
     (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number in (0, 4, 7), now.number == 9\n")
     options = ("--engine", "model", "--modes", "base,joint,mine", "--policy", "mine.py:mine", "--collectives", 20)
     said, _ = ended(*options, "--out", tmp_path / "told", cwd=tmp_path)
-    (line,) = [line for line in said.splitlines() if "re-embedded 1 of 19" in line]
-    assert ", mine: re-routed 3," in line
+    of_joint, of_mine = [line for line in said.splitlines() if "re-embedded 1 of 19" in line]
+    assert ", mine: re-routed 3," in of_mine and ", joint: re-routed 19," in of_joint
     page = (tmp_path / "told/report.html").read_text()
     (choices,) = re.findall(r"<h2>Choices</h2>.*?<h2>", page, re.DOTALL)
-    assert ", mine: re-routed 3, re-embedded 1 of 19" in choices and "joint" not in choices
+    assert (
+        ", mine: re-routed 3, re-embedded 1 of 19" in choices
+        and ", joint: re-routed 19, re-embedded 1 of 19" in choices
+    )
+    assert ", base:" not in choices
     points = answer(tmp_path / "json", *options)["points"]
     assert {one["mode"]: (one.get("rerouted"), one.get("reembedded")) for one in points} == {
         "base": (None, None),
-        "joint": (None, None),
+        "joint": (19, 1),
         "mine": (3, 1),
     }
 
