@@ -5,10 +5,13 @@ Of sizes that span more than two decades the small ones have a small share of th
 logarithmic, too.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from textwrap import fill
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
@@ -17,8 +20,13 @@ from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading
 from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points, grouped
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line_style
 from analysis.statistics.bandwidth import busbw_factor
+from topologies.errors import list_first
 
 _DECADES = 100  # ratio of the largest to the smallest size above which bandwidth has a logarithmic axis
+
+
+_CHARACTER, _LABEL_WIDTH, _MARKER = 0.025, 0.04, 0.03  # of a label beside a dotted line, as shares of a panel
+_MOST_NAMED, _NOTE_WIDTH = 4, 90
 
 
 class Row(NamedTuple):
@@ -71,25 +79,32 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
     modes = list(dict.fromkeys(row.mode for row in rows))
     algorithms = list(dict.fromkeys(row.algorithm for row in rows))
     columns = min(2, len(modes))
+    named, has_changes = list[str](), False
+    is_log = max(row.size for row in rows) > _DECADES * min(row.size for row in rows)
     scale, unit = _size_unit(max(row.size for row in rows) / 10)  # the axis has the decades below the largest size
     with canvas(max(5.2, 4.2 * columns), 3.0 * -(-len(modes) // columns) + 0.7) as figure:
         for axes, mode in zip(panels(figure, len(modes), columns=columns, sharey=True), modes, strict=True):
-            _draw(axes, algorithms, [row for row in rows if row.mode == mode])
+            of_algorithms = [[row for row in rows if (row.mode, row.algorithm) == (mode, one)] for one in algorithms]
+            changes = crossovers([row for row in rows if row.mode == mode], is_log=is_log)
+            _draw(axes, of_algorithms, changes)
             axes.xaxis.set_major_formatter(lambda size, _: f"{size / scale:,.10g}")
             how = "measured" if any(row.measured for row in rows if row.mode == mode) else "predicted"
-            if max(row.size for row in rows) > _DECADES * min(row.size for row in rows):
+            if is_log:
                 axes.set_yscale("log")
                 log_ticks(axes.yaxis)
             else:
                 axes.set_ylim(0, 1.08 * max(row.busbw for row in rows) / 1e9)
-            _name_crossovers(axes, [row for row in rows if row.mode == mode])
+            unnamed = _name_crossovers(axes, changes, filter(None, of_algorithms))
+            words = [f"{one.words} at {one.size / scale:,.3g} {unit}" for one in unnamed]
+            named += [f"in {mode} {list_first(words, _MOST_NAMED)}"] * bool(words)
+            has_changes |= bool(changes)
             axes.set_title(f"{kind}, mode {mode}, {how}")
             axes.set_xlabel(f"size of the buffer ({unit})")
             axes.set_ylabel("bus bandwidth (GB/s)")
         heading(figure, title)
         handles = [Line2D([], [], label=algorithm, **_look(index)) for index, algorithm in enumerate(algorithms)]
-        changes = any(crossovers([row for row in rows if row.mode == mode]) for mode in modes)
-        legend(figure, handles, "dotted: where the best algorithm changes" if changes else "")
+        where = "dotted: where the lines of the best algorithms cross" + f": {'; '.join(named)}" * bool(named)
+        legend(figure, handles, fill(where, _NOTE_WIDTH, break_on_hyphens=False) if has_changes else "")
     names = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured")
     data = csv_text(dict(zip(names, row, strict=True)) for row in rows)
     caption = f"Bus bandwidth of {kind} by size and algorithm{title and f': {title}'}."
@@ -107,27 +122,33 @@ def _look(index: int) -> dict[str, Any]:
     return {**line_style(index), "markersize": 3.5}
 
 
-def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
-    for index, algorithm in enumerate(algorithms):
-        own = sorted((row for row in rows if row.algorithm == algorithm), key=lambda row: row.size)
-        if own:
+def _draw(axes: Axes, algorithms: Sequence[Sequence[Row]], changes: Sequence["Change"]) -> None:
+    for index, rows in enumerate(algorithms):
+        if own := sorted(rows, key=lambda row: row.size):
             axes.plot([row.size for row in own], [row.busbw / 1e9 for row in own], **_look(index))
     axes.set_xscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    for size, _ in crossovers(rows):
-        axes.axvline(size, color=FAINT, linestyle=":")
+    for change in changes:
+        axes.axvline(change.size, color=FAINT, linestyle=":")
 
 
-def _name_crossovers(axes: Axes, rows: Sequence[Row]) -> None:
-    """Write along each dotted line which algorithm is best on its two sides, at the end with more room beside the
-    curves; the y axis must have its final scale."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    for size, (before, after) in crossovers(rows):
-        shares = [float(to_axes.transform((size, row.busbw / 1e9))[1]) for row in rows if row.size == size]
-        is_below = min(shares) > 1 - max(shares)
+def _name_crossovers(axes: Axes, changes: Sequence["Change"], algorithms: Iterable[Sequence[Row]]) -> list["Change"]:
+    """Write along each dotted line which algorithm is best on its two sides, at an end where no curve passes; return
+    the changes that have no such end. The y axis must have its final scale."""
+    to_axes, unnamed = axes.transData + axes.transAxes.inverted(), []
+    curves = [to_axes.transform(sorted((row.size, row.busbw / 1e9) for row in rows)) for rows in algorithms]
+    for change in changes:
+        at = float(to_axes.transform((change.size, 1))[0])
+        beside = np.linspace(at - _LABEL_WIDTH, at, 9)
+        shares = np.concatenate([np.interp(beside, *curve.T) for curve in curves])
+        height = _CHARACTER * len(change.words) + 2 * _MARKER
+        is_below = bool(shares.min() > 1 - shares.max())
+        if max(shares.min(), 1 - shares.max()) < height:
+            unnamed.append(change)
+            continue
         axes.annotate(
-            f"{before} | {after}",
-            (size, 0 if is_below else 1),
+            change.words,
+            (change.size, 0 if is_below else 1),
             (-4, 4 if is_below else -2),
             xycoords=("data", "axes fraction"),
             textcoords="offset points",
@@ -138,16 +159,36 @@ def _name_crossovers(axes: Axes, rows: Sequence[Row]) -> None:
             ha="right",
             bbox=ON_WHITE,
         )
+    return unnamed
 
 
-def crossovers(rows: Iterable[Row]) -> list[tuple[int, tuple[str, str]]]:
-    """Return the sizes at which the best algorithm differs from that of the next smaller size, with both algorithms."""
-    best: dict[int, tuple[float, str]] = {}
-    for row in rows:
-        best[row.size] = max(best.get(row.size, (0.0, "")), (row.busbw, row.algorithm))
+class Change(NamedTuple):
+    """The size at which the curves of the best algorithm before and after it cross."""
+
+    size: float
+    before: str
+    after: str
+
+    @property
+    def words(self) -> str:
+        """The two algorithms."""
+        return f"{self.before} | {self.after}"
+
+
+def crossovers(rows: Iterable[Row], *, is_log: bool) -> list[Change]:
+    """Return where the best algorithm changes between two sizes: where the lines of both cross on a logarithmic axis of
+    sizes and, if it `is_log`, of bandwidth."""
+    busbw = {(row.size, row.algorithm): row.busbw for row in rows}
+    sizes = sorted({size for size, _ in busbw})
+    best = [max((value, name) for (at, name), value in busbw.items() if at == size)[1] for size in sizes]
     changes = []
-    for smaller, size in pairwise(sorted(best)):
-        (_, before), (_, after) = best[smaller], best[size]
-        if before != after:
-            changes.append((size, (before, after)))
+    for (smaller, before), (size, after) in pairwise(zip(sizes, best, strict=True)):
+        if before == after:
+            continue
+        share = 0.5  # of the way, where one of both has not both sizes
+        values = [[busbw.get((at, name), 0.0) for name in (before, after)] for at in (smaller, size)]
+        if min(map(min, values)) > 0:
+            near, far = (math.log(a / b) if is_log else a - b for a, b in values)
+            share = near / (near - far) if near > far else 0.5
+        changes.append(Change(smaller * (size / smaller) ** share, before, after))
     return changes

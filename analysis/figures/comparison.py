@@ -399,7 +399,7 @@ def rounds_note(group: FigureGroup) -> str:
     if not has_rounds(group):
         return ""
     is_other_work = len({one.jobs_in_words for one in group.configurations}) > 1
-    differs = " Rounds of other jobs do other work; the figure NAME-jobs tells how much a job is slowed by others."
+    differs = " Rounds of other jobs do other work; the figure of the jobs' times tells how much others slow a job."
     return f"A round ends with its last job.{differs * is_other_work}"
 
 

@@ -5,6 +5,7 @@ idle time is white, and each message over the WAN is an arrow. It is drawn from 
 both exist. The diagram of a training job shows only the job's GPUs and messages, over the time of the round.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,9 +18,10 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective_detail import Collective, TimedTransfer
-from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.run_points import Configuration, Points, labelled
 from analysis.figures.style import INK, MODE_STYLES, time_unit
+from analysis.statistics.contests import shared_words
 
 KM_A_MS = 204
 """The distance in km that light travels in a fibre in 1 ms."""
@@ -42,6 +44,7 @@ _MAX_BARS = 3000  # in a panel
 _MAX_NUMBERS = 400  # with more bars the numbers of micro-batches are left out
 _MAX_PANELS = 12
 _MAX_INCHES = 15.0
+_DECADE = 10  # ratio of the largest to the smallest x above which its axis is logarithmic
 _LOOKS_OF = {"model": "lines: predicted", "emulation": "markers: measured"}
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#F5D04C", "D"), ("#4C8C4A", "v"))
 
@@ -276,7 +279,9 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
     pipelines = list(dict.fromkeys(row.pipeline for row in rows))
     saves = {"1f1b", "overlapped"} <= {*pipelines}
     reported = GEOPIPE if name == _COMPARED else {}
-    fitted = False
+    fitted, x_all = False, [row.x for row in rows]
+    # Distances have none: two sites at one place are 0 km apart, or as good as that.
+    is_log = axis.key == _RATE and max(x_all) > _DECADE * min(x_all)
     scale, unit = time_unit(max(row.iteration_s for row in rows))
     with canvas(min(_MAX_INCHES, max(5.2, 3.6 * len(names))), 5.6 if saves else 3.4) as figure:
         grid = figure.subplots(1 + saves, len(names), squeeze=False, sharex=True, sharey="row")
@@ -289,10 +294,15 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
                     grid[0, column].plot(x, y, color=colour, **look)
             grid[0, column].set_title(panel.replace(", ", "\n"))
             if saves:
-                fitted |= _savings(grid[1, column], here, axis, reported)
+                fitted |= _savings(grid[1, column], here, axis, reported, is_log=is_log)
             grid[-1, column].set_xlabel(axis.label)
+            if is_log:
+                grid[-1, column].set_xscale("log")
+                log_ticks(grid[-1, column].xaxis)
         grid[0, 0].set_ylabel(f"iteration ({unit})")
         grid[0, 0].set_ylim(bottom=0)
+        title = shared_words([one.label for one in configurations])
+        heading(figure, f"Time of a training iteration\n{title}".replace(" us", " µs"))
         if saves:
             grid[1, 0].set_ylabel("overlapped below 1f1b (%)")
         measured = any(row.engine == "emulation" for row in rows)
@@ -341,7 +351,7 @@ def crossings(x: Sequence[float], y: Sequence[float], level: float) -> list[floa
     ]
 
 
-def _savings(axes: Axes, rows: Sequence[Row], axis: Axis, reported: Mapping[str, float]) -> bool:
+def _savings(axes: Axes, rows: Sequence[Row], axis: Axis, reported: Mapping[str, float], *, is_log: bool) -> bool:
     """Draw the savings of `overlapped` over 1F1B, and mark where they are the reported ones, if there are any; return
     whether they are anywhere."""
     fitted = False
@@ -354,7 +364,11 @@ def _savings(axes: Axes, rows: Sequence[Row], axis: Axis, reported: Mapping[str,
         if what not in reported:
             continue
         axes.axhline(reported[what], color=colour, linewidth=0.9, linestyle=":")
-        fits = crossings(x, y, reported[what])
+        fits = (
+            [math.exp(fit) for fit in crossings([*map(math.log, x)], y, reported[what])]
+            if is_log
+            else (crossings(x, y, reported[what]))
+        )
         fitted |= bool(fits)
         ring: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
         axes.plot(fits, [reported[what]] * len(fits), markeredgecolor=INK, **ring)

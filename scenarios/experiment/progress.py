@@ -22,7 +22,7 @@ from analysis.statistics.contests import without_common
 from analysis.statistics.intervals import Interval, Series, series_of
 from analysis.statistics.number_words import bracketed, estimate
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
-from scenarios.engines.model import effort_of
+from scenarios.engines.model import TRANSFERS, effort_of
 from scenarios.experiment.point_results import point_result
 from scenarios.spec.scenario import Scenario
 from topologies.heartbeat import breaking_silence, repeating
@@ -98,6 +98,7 @@ class Progress:
         self._base: dict[int, Series] = {}
         self._began_s = self._seen_s = time.monotonic()
         self._before = self._largest_work = 0.0
+        self._most_rows = 0
 
     @property
     def finished(self) -> int:
@@ -109,6 +110,7 @@ class Progress:
         point, rows = self.points[part.setting, part.mode], part.rows
         point.seen_s = self._seen_s = time.monotonic()
         self._largest_work = max(self._largest_work, len(rows) * point.collective_work)
+        self._most_rows = max(self._most_rows, len(rows))
         point.parts[rows.start] = rows.completion_s, rows["reembedded"], rows["rerouted"]
         point.done += len(rows)
         point.total_s += float(rows.completion_s.sum())
@@ -165,7 +167,7 @@ class Progress:
 
     def _left_s(self, now_s: float) -> float | None:
         left = sum(point.work_left for point in self.points.values())
-        if not left or now_s - self._began_s < _MIN_PACE_S:
+        if not left or now_s - self._began_s < _MIN_PACE_S or self._is_compiling:
             return None
         if any(point.began_s is not None for point in self.points.values()):
             return self._left_of_points_s(now_s)
@@ -173,10 +175,18 @@ class Progress:
         if done <= 0:
             return None if self.engine == "model" else left / self._lanes  # work is expected seconds
         # The other processes have done half of their parts, on average. The least is if all parts ended just now.
-        half, whole = ((self._lanes - 1) / 2 * self._largest_work, self._lanes * self._largest_work)
+        part = self._part_work
+        half, whole = ((self._lanes - 1) / 2 * part, self._lanes * part)
         expected_s = max(0.0, left - half) * (self._seen_s - self._began_s) / (done + half)
         least_s = max(0.0, left - whole) * (now_s - self._began_s) / (done + whole)
         return max(expected_s - (now_s - self._seen_s), least_s)
+
+    @property
+    def _part_work(self) -> float:
+        """The most work of a part that may now be at work: collectives of a point that has told none may take longer. A
+        part has as many as one before it, up to the most work that the model gives a part."""
+        longest = max(point.collective_work for point in self.points.values() if point.work_left)
+        return min(self._most_rows * longest, max(self._largest_work, TRANSFERS))
 
     def _left_of_points_s(self, now_s: float) -> float:
         """Return how long the points still take, some of which were seen to begin: those at work run beside each other,
@@ -205,14 +215,21 @@ class Progress:
 
     def _compiling(self) -> str:
         """Return that the model is compiled, as long as nothing can be predicted before that is done."""
-        is_model = self.engine == "model" and not any(point.done for point in self.points.values())
-        if not is_model or not self._shares_links or not compiled.awaits_compiling(compiled.FLUID):
-            return ""
-        return ": the model of flows that share links is compiled first, once after its installation"
+        is_told = self._is_compiling
+        return ": the model of flows that share links is compiled first, once after its installation" if is_told else ""
+
+    @property
+    def _is_compiling(self) -> bool:
+        """Whether points wait until the model of flows that share links is compiled, which takes a time that no pace
+        tells."""
+        if self.engine != "model" or not self._with_sharing or any(point.done for point in self._with_sharing):
+            return False
+        return compiled.awaits_compiling(compiled.FLUID)
 
     @cached_property
-    def _shares_links(self) -> bool:
-        return any(one.shared_links(mode) for one in self.configs for mode in one.run.modes)
+    def _with_sharing(self) -> list[_PointProgress]:
+        """The points in which flows share links."""
+        return [point for (at, mode), point in self.points.items() if self.configs[at].shared_links(mode)]
 
     def _where(self, index: int, mode: str) -> str:
         """Return a point in words, without what all share."""

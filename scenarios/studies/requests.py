@@ -1,4 +1,5 @@
-"""`run.py requests`: a language model that two sites serve, by the WAN's rate and the rule that chooses a site.
+"""`run.py requests`: a language model that two sites serve, by the WAN's rate, or by how many requests arrive, and the
+rule that chooses a site.
 
 One site prefills and decodes, the other only prefills, and sends the cache over the WAN (`analysis.model.serving`). All
 requests are predicted. Of the first ones the caches are also measured: they cross the testbed's WAN by TCP, each when
@@ -6,6 +7,7 @@ its prefill is done, and the times of first tokens follow from when they were th
 """
 
 import argparse
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, check_range, listed, quantity
 from topologies.command_line import CommandParser
+from topologies.errors import format_value
 
 if TYPE_CHECKING:
     from analysis.figures.output import Picture
@@ -27,15 +30,18 @@ _AT_ONCE = "all requests arrive at once"
 _TELLING = 100
 """So many requests tell that their times grow with their number."""
 _MOST_MEASURED, _MOST_REQUESTS = 1000, 10_000_000
+_WAN_RATES = "2 Gbit/s,5 Gbit/s,10 Gbit/s,25 Gbit/s,100 Gbit/s"
 _LONGEST_S = 900.0  # of what is measured: ranks are ended after 1000 s
 _MOST_DRAWS = 100
+_WIDE = 10.0  # the ratio of rates of arrival above which their axis is logarithmic
 _NOTABLE = 0.05
 """A difference from a predicted time, as a share, that is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A rule at a rate of the WAN (bit/s), with the share of requests that the remote site prefills.
+    """A rule at a rate of the WAN (bit/s), with the share of requests that the remote site prefills; `per_s` requests
+    arrive a second, None for those of a trace.
 
     Percentiles of the time to the first token are in s, and requests are served a second until the last one ends.
     `busiest` is the resource of which the greatest share is asked for, and `load` that share, None if all requests
@@ -57,6 +63,28 @@ class Line:
     error_median: float | None
     error_most: float | None
     draws_s: tuple[float, ...]
+    per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What varies from line to line: the rate of the WAN, or (`by_arrivals`) how many requests arrive a second."""
+
+    by_arrivals: bool
+
+    @property
+    def title(self) -> str:
+        """The quantity with its unit."""
+        return "arrivals (requests/s)" if self.by_arrivals else "WAN (Gbit/s)"
+
+    @property
+    def unit(self) -> str:
+        """The unit of the quantity."""
+        return "requests/s" if self.by_arrivals else "Gbit/s"
+
+    def of(self, line: Line) -> float:
+        """Return where a line is, in that unit."""
+        return (line.per_s or 0.0) if self.by_arrivals else line.wan_bps / 1e9
 
 
 def _parser() -> CommandParser:
@@ -70,7 +98,7 @@ def _parser() -> CommandParser:
     )
     add("--trace", type=Path, metavar="CSV", help="requests: time, input tokens, output tokens (default: at random)")
     add("-n", "--requests", type=int, default=20_000, metavar="N", help="requests (default %(default)s)")
-    add("--per-second", type=float, default=5.0, metavar="N", help="requests a second (default %(default)s)")
+    add("--per-second", default="5", metavar="N,...", help="requests a second, one or several (default %(default)s)")
     add("--input", type=float, default=8000.0, metavar="N", help="mean input tokens (default %(default)s)")
     add("--output", type=float, default=200.0, metavar="N", help="mean output tokens (default %(default)s)")
     add("--local", type=int, default=4, metavar="N", help="servers that prefill in the local site (default 4)")
@@ -80,7 +108,7 @@ def _parser() -> CommandParser:
     add("--cache", default="20 kB", metavar="SIZE", help="bytes of the cache of a token (default 20 kB)")
     add("--slots", type=int, default=256, metavar="N", help="requests that are decoded at a time (default 256)")
     add("--token", default="20 ms", metavar="TIME", help="time of an output token (default 20 ms)")
-    add("--wan-rates", default="2 Gbit/s,5 Gbit/s,10 Gbit/s,25 Gbit/s,100 Gbit/s", help="(default %(default)s)")
+    add("--wan-rates", default=_WAN_RATES, help="one beside several --per-second (default %(default)s)")
     add("--wan-delay", default="10 ms", metavar="TIME", help="of the WAN, one way (default 10 ms)")
     add("--seed", type=int, default=1, metavar="S", help="of requests at random (default 1)")
     add("--draws", type=int, default=5, metavar="N", help="of requests at random, for intervals (default 5)")
@@ -92,7 +120,7 @@ def _parser() -> CommandParser:
 
 def _answer(options: argparse.Namespace, show: Show) -> Answer:
     check_range(options, 1, _MOST_REQUESTS, "requests")
-    check_range(options, 1e-6, 1e6, "per_second", "input", "output")
+    check_range(options, 1e-6, 1e6, "input", "output")
     check_range(options, 1, 10_000, "local", "remote", "slots")
     check_range(options, 0, 2**63 - 1, "seed")
     check_range(options, 1, _MOST_MEASURED, "measured")
@@ -102,15 +130,23 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     rules = {name: rule_of(name, "--rules") for name in listed("--rules", options.rules)}
     base = _serving(options)
     rates = [*dict.fromkeys(_rate(text) for text in listed("--wan-rates", options.wan_rates))]
-    draws = [*_draws(options)]
-    requests, lines = draws[0], list[Line]()
-    for rate in rates:
-        for name, rule in rules.items():
-            show(f"{len(lines)} of {len(rates) * len(rules)} points")
-            measured = options.measured if options.engine == "both" else 0
-            lines.append(_line(draws, replace(base, wan_bps=rate), name, rule, measured=measured, seed=options.seed))
+    arrivals = _arrivals(options)
+    if min(len(arrivals), len(rates)) > 1:
+        both = f"{len(arrivals)} rates of arrival with {len(rates)} of the WAN"
+        raise ValueError(f'--per-second: {both}; allowed: several of one of the two (--wan-rates "10 Gbit/s")')
+    axis, lines, count = Axis(len(arrivals) > 1), list[Line](), 0
+    for per_s in arrivals:
+        draws = [*_draws(options, per_s)]
+        count = len(draws[0])
+        for rate in rates:
+            for name, rule in rules.items():
+                show(f"{len(lines)} of {len(arrivals) * len(rates) * len(rules)} points")
+                measured = options.measured if options.engine == "both" else 0
+                serving = replace(base, wan_bps=rate)
+                line = _line(draws, serving, name, rule, measured=measured, seed=options.seed)
+                lines.append(replace(line, per_s=per_s))
     columns = [
-        Column[Line]("WAN (Gbit/s)", lambda line: f"{line.wan_bps / 1e9:g}"),
+        Column[Line](axis.title, lambda line: f"{axis.of(line):g}"),
         Column[Line]("rule", lambda line: line.rule, left=True),
         Column[Line]("remote (%)", lambda line: f"{100 * line.remote:.1f}"),
         Column[Line]("first token, p50 (s)", lambda line: f"{line.p50_s:,.3f}"),
@@ -126,14 +162,48 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
             Column[Line]("from predicted (%): median", lambda line: _percent(line.error_median), why="none is remote"),
             Column[Line]("most", lambda line: _percent(line.error_most), why="none is remote"),
         ]
-    count = f"{len(requests):,} {'request' if len(requests) == 1 else 'requests'}"
-    title = f"{count}, {options.local} + {options.remote} servers that prefill; predicted"
+    told = _parameters(options, lines, count)
+    title = f"{', '.join(told.values())}; predicted"
     return Answer(
-        tables=[Table(columns, lines, title=title, notes=["", *_sentences(lines, len(requests))])],
-        as_json=[asdict(line) for line in lines],
-        picture=lambda: _picture(lines, title),
+        tables=[Table(columns, lines, title=title, notes=["", *_sentences(lines, axis, count)])],
+        as_json=[asdict(line) | {"parameters": told} for line in lines],
+        picture=lambda: _picture(lines, axis, title.replace(" us", " µs")),
         problems=[*_warnings(lines)],
     )
+
+
+def _parameters(options: argparse.Namespace, lines: Sequence[Line], count: int) -> dict[str, str]:
+    """Return in words what the answer holds for, by name: what no line tells of itself."""
+    told = {"requests": f"{count:,} request{'s' * (count != 1)}"}
+    if options.trace is not None:
+        told["requests"] += f" of {options.trace.name}"
+    else:
+        if len({line.per_s for line in lines}) == 1:
+            told["arrivals"] = f"{lines[0].per_s:g} a second"
+        told["tokens"] = f"{options.input:,g} + {options.output:,g} tokens on average"
+    told["servers"] = f"{options.local} + {options.remote} servers that prefill"
+    told["prefill"] = f"{options.local_token} and {options.remote_token} a token"
+    told["cache"] = f"{options.cache} of cache a token"
+    told["decoding"] = f"{options.slots:,} decoded at a time, {options.token} a token"
+    if len({line.wan_bps for line in lines}) == 1:
+        told["wan_rate"] = f"WAN {lines[0].wan_bps / 1e9:g} Gbit/s"
+    return told | {"wan_delay": f"WAN delay {options.wan_delay}"}
+
+
+def _arrivals(options: argparse.Namespace) -> list[float | None]:
+    """Return how many requests arrive a second, one or several; None for those of a trace. Raises ValueError."""
+    if options.trace is not None:
+        return [None]
+    found = list[float | None]()
+    for text in listed("--per-second", options.per_second):
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 1e-6 <= value <= 1e6:
+            raise ValueError(f"--per-second: {format_value(text)}; allowed: numbers from 0.000001 to 1,000,000")
+        found.append(value)
+    return [*dict.fromkeys(found)]
 
 
 def _rate(text: str) -> float:
@@ -162,12 +232,13 @@ def _serving(options: argparse.Namespace) -> "Serving":
     )
 
 
-def _draws(options: argparse.Namespace) -> "Iterator[Sequence[Request]]":
-    """Yield the requests: those of the trace, or else a draw for each of as many seeds as there are draws."""
+def _draws(options: argparse.Namespace, per_s: float | None) -> "Iterator[Sequence[Request]]":
+    """Yield the requests: those of the trace, or else, with `per_s` a second, a draw for each of as many seeds as there
+    are draws."""
     from analysis.model.serving import poisson
     from scenarios.spec.request_trace import read
 
-    if options.trace is not None:
+    if per_s is None:
         try:
             yield read(options.trace)[: options.requests]
         except ValueError as error:
@@ -176,7 +247,7 @@ def _draws(options: argparse.Namespace) -> "Iterator[Sequence[Request]]":
     for draw in range(options.draws):
         yield poisson(
             options.requests,
-            per_s=options.per_second,
+            per_s=per_s,
             input_tokens=options.input,
             output_tokens=options.output,
             seed=(options.seed + draw) % 2**63,
@@ -259,27 +330,27 @@ def arrivals_s(
     return {number: ready_s + took for (number, ready_s, _), took in zip(caches, took_s, strict=True)}
 
 
-def _sentences(lines: Sequence[Line], count: int) -> Iterator[str]:
-    """Yield, for each rate, the rule with the least 99th percentile, and by how much it is ahead; and what is
-    overloaded, if there are enough requests to tell."""
-    for rate in dict.fromkeys(line.wan_bps for line in lines):
-        ordered = sorted((line for line in lines if line.wan_bps == rate), key=lambda line: line.p99_s)
+def _sentences(lines: Sequence[Line], axis: Axis, count: int) -> Iterator[str]:
+    """Yield, for each rate of the WAN or of arrivals, the rule with the least 99th percentile, and by how much it is
+    ahead; and what is overloaded, if there are enough requests to tell."""
+    for rate in dict.fromkeys(map(axis.of, lines)):
+        ordered = sorted((line for line in lines if axis.of(line) == rate), key=lambda line: line.p99_s)
         if len(ordered) > 1:
             best, second = ordered[:2]
             gain = 100 * (1 - best.p99_s / second.p99_s)
             ahead = f"{gain:.1f} % below {second.rule}" if gain >= 0.05 else f"the same as {second.rule}"
             within = f"99 of 100 first tokens come within {best.p99_s:,.3f} s with {best.rule}"
-            yield f"At {rate / 1e9:g} Gbit/s, {within}, {ahead}{_over_draws(best, second)}."
+            yield f"At {rate:g} {axis.unit}, {within}, {ahead}{_over_draws(best, second)}."
     draws = len(lines[0].draws_s)
     if draws == 1 and len({line.rule for line in lines}) > 1:
         yield (
             f"These are percentiles of one sample of {count:,} request{'s' * (count != 1)}, without intervals: with "
             "others they may differ."
         )
-    if crossings := [*_crossings(lines)]:
+    if crossings := [*_crossings(lines, axis)]:
         of = "this percentile" if draws == 1 else f"the mean of this percentile over {draws} draws of requests"
         yield f"By {of}, {'; '.join(crossings)}."
-    full = [f"{one.rule} at {one.wan_bps / 1e9:g} Gbit/s ({one.busiest})" for one in lines if (one.load or 0) > 1]
+    full = [f"{one.rule} at {axis.of(one):g} {axis.unit} ({one.busiest})" for one in lines if (one.load or 0) > 1]
     if full and count >= _TELLING:
         yield f"More is asked for than there is, so that times grow with the number of requests: {', '.join(full)}."
 
@@ -315,44 +386,46 @@ def _warnings(lines: Sequence[Line]) -> Iterator[str]:
             yield f"WARNING: {line.rule} at {line.wan_bps / 1e9:g} Gbit/s: measured {far}, which do not hold there"
 
 
-def _crossings(lines: Sequence[Line]) -> Iterator[str]:
+def _crossings(lines: Sequence[Line], axis: Axis) -> Iterator[str]:
     """Yield, for each two rules, from which rate on the later one has the lower 99th percentile on average over draws,
     and where that is not sure, if there are several rates; nothing for rules that are the same at all."""
-    by_point = {(line.rule, line.wan_bps): line for line in lines}
+    by_point = {(line.rule, axis.of(line)): line for line in lines}
     times_s = {point: sum(line.draws_s) / len(line.draws_s) for point, line in by_point.items()}
-    rates = sorted({line.wan_bps for line in lines})
+    rates = sorted({axis.of(line) for line in lines})
     for rule, other in combinations(dict.fromkeys(line.rule for line in lines), 2):
         behind = [rate for rate in rates if times_s[other, rate] >= times_s[rule, rate]]
         if len(rates) < 2 or all(times_s[rule, rate] == times_s[other, rate] for rate in rates):
             continue
         gains = {rate: _gain(by_point[other, rate], by_point[rule, rate]) for rate in rates}
-        open_at = [f"{rate / 1e9:g}" for rate, gain in gains.items() if not gain.why and gain.low <= 0 <= gain.high]
-        doubt = f" (either may be at {', '.join(open_at)} Gbit/s)" if open_at else ""
+        open_at = [f"{rate:g}" for rate, gain in gains.items() if not gain.why and gain.low <= 0 <= gain.high]
+        doubt = f" (either may be at {', '.join(open_at)} {axis.unit})" if open_at else ""
         if not behind:
             yield f"{other} is ahead of {rule} at all of these rates{doubt}"
         elif behind[-1] == rates[-1]:
-            ahead = [f"{rate / 1e9:g}" for rate in rates if rate not in behind]
-            where = f"at {', '.join(ahead)} Gbit/s only" if ahead else "at none of these rates"
+            ahead = [f"{rate:g}" for rate in rates if rate not in behind]
+            where = f"at {', '.join(ahead)} {axis.unit} only" if ahead else "at none of these rates"
             yield f"{other} is ahead of {rule} {where}{doubt}"
         else:
             first = next(rate for rate in rates if rate > behind[-1])
-            yield f"{other} is ahead of {rule} from {first / 1e9:g} Gbit/s on{doubt}"
+            yield f"{other} is ahead of {rule} from {first:g} {axis.unit} on{doubt}"
 
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:+.3f}"
 
 
-def _picture(lines: Sequence[Line], title: str) -> "Picture":
+def _picture(lines: Sequence[Line], axis: Axis, title: str) -> "Picture":
     from analysis.figures.plain import Spot, picture
 
     spots = [
-        Spot(f"{line.rule}, {name}", line.wan_bps / 1e9, value)
+        Spot(f"{line.rule}, {name}", axis.of(line), value)
         for line in lines
         for name, value in (("p50", line.p50_s), ("p99", line.p99_s))
     ]
-    x, y = "WAN (Gbit/s)", "time to first token (s)"
-    return picture(spots, name="requests", x=x, y=y, title=title, log_x=True, log_y=True)
+    at = [axis.of(line) for line in lines]
+    is_log = not axis.by_arrivals or max(at) > _WIDE * min(at)
+    y = "time to first token (s)"
+    return picture(spots, name="requests", x=axis.title, y=y, title=title, log_x=is_log, log_y=True)
 
 
 STUDY = Study(command=COMMAND, parser=_parser, answer=_answer)

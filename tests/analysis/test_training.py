@@ -4,12 +4,14 @@ import csv
 import json
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.figures.training import crossings
-from analysis.results.reader import load
+from analysis.figures.run_points import configurations_of, points_of
+from analysis.figures.training import AXES, crossings, iteration_times
+from analysis.results.reader import load, open_run
 from scenarios.experiment import command
 from tests.conftest import PROJECT
 
@@ -73,6 +75,27 @@ def test_a_published_result_is_drawn_for_its_own_scenario_alone(name, delays, nu
     words = " ".join((tmp_path / "run" / "figures" / f"{name}-distance.svg").read_text().split())
     assert ("78.91" in words, "GeoPipe" in words, "rings are a fit" in words) == (numbers, numbers, rings)
     assert "bubble ratio saved" in words
+
+
+@pytest.mark.parametrize(("rates", "scale"), [((1, 2.5, 10, 100), "log"), ((20, 40, 100), "linear")])
+def test_rates_that_span_more_than_a_decade_are_not_squeezed_and_the_title_has_what_all_share(
+    rates, scale, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    text = (PROJECT / "scenarios/geopipe.toml").read_text().partition("[sweep]")[0]
+    swept = f"conditions.wan_rate = {json.dumps([f'{rate} Gbit/s' for rate in rates])}"
+    swept += '\ntraining.pipeline = ["1f1b", "overlapped"]\n'
+    text = text.replace("[conditions]", '[conditions]\nwan_delay = "50 ms"')
+    Path("rates.toml").write_text(f"{text}[sweep]\n{swept}")
+    assert command.run(["rates.toml", *WANTED[1:], "--no-report"]) == 0
+    found = open_run("run")
+    every = configurations_of(found)
+    (axis,) = (one for one in AXES if one.name == "rate")
+    drawn = iteration_times(axis, "rates", every, points_of(found, every)).figure
+    assert {axes.get_xscale() for axes in drawn.axes} == {scale}
+    title = " ".join(drawn.get_suptitle().split())
+    assert title.startswith("Time of a training iteration 4 GPUs, ") and "50 ms" in title and "Gbit/s, " in title
+    assert "wan rate" not in title and "overlapped" not in title
 
 
 def test_every_training_job_gets_its_own_pipeline_diagram(tmp_path, monkeypatch):

@@ -5,9 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from analysis.figures.busbw import Row, crossovers
+from analysis.figures.busbw import Row, crossovers, picture
 from scenarios import api
 from scenarios.engines.base import Failed
 from scenarios.engines.model import Model
@@ -76,10 +77,37 @@ def test_the_algorithm_marked_best_for_a_size_is_the_fastest(capsys: pytest.Capt
         assert [row[4] for row in marked if row[0] == f"{size:,}"] == [best["algorithm"]]
 
 
-def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> None:
+def test_the_figure_marks_where_the_lines_of_the_best_algorithms_cross() -> None:
+    """With linear bandwidths a is 1 ahead at 1 and 1 behind at 2, so that the lines cross halfway on the axis of
+    sizes; with logarithmic ones where 5 is 4 (6 / 4)^t."""
     rows = [Row("a", "base", size, busbw, False) for size, busbw in ((1, 5.0), (2, 5.0), (3, 5.0))]
     rows += [Row("b", "base", size, busbw, False) for size, busbw in ((1, 4.0), (2, 6.0), (3, 7.0))]
-    assert crossovers(rows) == [(2, ("a", "b"))]
+    ((size, *names),) = crossovers(rows, is_log=False)
+    assert size == pytest.approx(2**0.5) and names == ["a", "b"]
+    ((size, *names),) = crossovers(rows, is_log=True)
+    assert 4 * 1.5 ** np.log2(size) == pytest.approx(5) and names == ["a", "b"]
+
+
+def test_a_label_of_a_crossing_lies_over_no_curve_or_stands_below_the_figure() -> None:
+    sizes = (4, 16, 64, 256, 1000)
+    of = {"a": (1, 2, 4, 8, 9), "b": (0.5, 1, 3, 7, 12), "c": (0.02, 0.04, 0.1, 0.2, 0.3)}
+    for long in ("", "-of-a-long-name"):
+        rows = [Row(f"{name}{long}", "base", size * 10**6, value * 1e9, False)
+                for name, values in of.items() for size, value in zip(sizes, values, strict=True)]  # fmt: skip
+        figure = picture("AllReduce", rows).figure
+        figure.draw_without_rendering()
+        (axes,), (legend,) = figure.axes, figure.legends
+        (dotted,) = (line for line in axes.lines if line.get_linestyle() == ":")
+        assert 256e6 < dotted.get_xdata()[0] < 1000e6
+        words = f"a{long} | b{long}"
+        assert ([one.get_text() for one in axes.texts] == [words]) is (not long)
+        assert (words in " ".join(legend.get_title().get_text().split())) is bool(long)
+        for label in axes.texts:
+            box = label.get_window_extent()
+            for line in axes.lines[:3]:
+                x, y = axes.transData.transform(line.get_xydata()).T
+                at = np.linspace(box.x0, box.x1, 20)
+                assert not ((np.interp(at, x, y) > box.y0) & (np.interp(at, x, y) < box.y1)).any()
 
 
 SLOW_WAN = ["--set", "conditions.wan_rate=80 Mbit/s", "--modes", "base", "-n", "1"]

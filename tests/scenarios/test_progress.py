@@ -80,6 +80,23 @@ def test_the_time_left_is_extrapolated_from_the_pace_since_the_run_began(clock):
     assert model.time_left() == ""
 
 
+def test_a_part_at_work_may_take_longer_than_those_before_it(clock, monkeypatch):
+    """One point of small collectives took 4 s; of two of large ones, twenty times as long each, nothing is told yet. As
+    both are at work, each may be about to end: then no long silence makes the time left grow."""
+    monkeypatch.setattr(compiled, "awaits_compiling", lambda _: False)
+    of = {"collective__count": 100, "run__modes": ["base"]}
+    settings = [scenario(fabric__gpus=gpus, **of).configurations()[0] for gpus in (4, 16, 16)]
+    shown = Progress("model", settings, lanes=2)
+    shown.begin()
+    clock(4.0)
+    shown.take(part(0, "base", np.ones(100)))
+    told = []
+    for now_s in (10.0, 60.0, 300.0):
+        clock(now_s)
+        told.append(shown._left_s(now_s))
+    assert told == sorted(told, reverse=True) and told[-1] <= 4.0 * 20
+
+
 @pytest.mark.parametrize(("lanes", "pace"), [(1, 1.0), (2, 3.0), (4, 0.5)])
 def test_the_time_left_is_that_of_points_beside_each_other(clock, lanes, pace):
     """Twelve points whose start and collectives take `pace` times as long as is expected, `lanes` at a time: from the
@@ -142,6 +159,20 @@ def test_a_model_that_is_compiled_first_says_so_until_something_is_predicted(mon
         assert (says in shown.going_on()) is is_told
     shown.take(part(0, "base", np.ones(5)))
     assert says not in shown.going_on() and "5 of 20 collectives" in shown.going_on()
+
+
+def test_while_the_model_is_compiled_after_other_points_no_time_left_is_told(monkeypatch, clock):
+    monkeypatch.setattr(compiled, "awaits_compiling", lambda _: True)
+    of = {"collective__count": 10, "run__modes": ["base"]}
+    settings = [scenario(**of, **more).configurations()[0] for more in ({}, {"collective__kind": "alltoall"})]
+    shown = Progress("model", settings)
+    shown.begin()
+    clock(30.0)
+    shown.take(part(0, "base", np.ones(10)))
+    assert shown.time_left() == "" and "is compiled first" in shown.going_on()
+    clock(60.0)
+    shown.take(part(1, "base", np.ones(5)))  # compiled
+    assert re.fullmatch(r", about \d+ s left", shown.time_left()) and "compiled" not in shown.going_on()
 
 
 def test_a_batch_of_the_model_takes_no_longer_where_collectives_take_long():

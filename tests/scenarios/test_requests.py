@@ -92,6 +92,12 @@ def test_a_rule_of_one_s_own_is_asked_and_an_object_keeps_state(rules: Path) -> 
         (["--local", "0"], "--local: 0; allowed: 1 to 10,000"),
         (["--trace", "none.csv"], "--trace: none.csv cannot be read: No such file or directory"),
         (["--cache", "20"], "--cache: "),
+        (["--per-second", "5,many"], '--per-second: "many"; allowed: numbers from 0.000001 to 1,000,000'),
+        (["--per-second", "0"], '--per-second: "0"; allowed: numbers from'),
+        (
+            ["--per-second", "5,6", "--wan-rates", "1 Gbit/s,2 Gbit/s"],
+            "--per-second: 2 rates of arrival with 2 of the WAN; allowed: several of one of the two",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_a_sentence(arguments: list[str], sentence: str, rules: Path) -> None:
@@ -264,6 +270,28 @@ def test_sentences_tell_from_which_rate_on_a_rule_is_ahead() -> None:
     turned = requests(*options, "--rules", "remote,local").stdout
     assert "local is ahead of remote at 2, 5 Gbit/s only." in turned
     assert "ahead of" not in requests("--rules", "local,remote").stdout  # at one rate
+
+
+def test_several_rates_of_arrival_are_those_of_runs_with_each(tmp_path: Path) -> None:
+    """With one rule of four servers, 80 us a token and 8,000 tokens, 6.25 requests/s are all that is served."""
+    options = ("--rules", "local,selective", "-n", "2000", "--draws", "2", "--wan-delay", "30 ms")
+    said = requests(*options, "--per-second", "5,1,12", "--figure", str(tmp_path / "shown"))
+    assert said.returncode == 0, said.stderr
+    found = json.loads((tmp_path / "shown.json").read_text())
+    assert [line["per_s"] for line in found] == [5, 5, 1, 1, 12, 12]
+    for at, per_s in enumerate((5, 1, 12)):
+        alone = json.loads(requests(*options, "--per-second", str(per_s), "--json").stdout)
+        assert [one | {"parameters": None} for one in alone] == [
+            one | {"parameters": None} for one in found[2 * at : 2 * at + 2]
+        ]
+        assert alone[0]["parameters"]["arrivals"] == f"{per_s} a second"
+        assert alone[0]["parameters"]["wan_delay"] == "WAN delay 30 ms"
+    title, head = said.stdout.splitlines()[:2]
+    assert "WAN delay 30 ms" in title and "WAN 10 Gbit/s" in title and "a second" not in title
+    assert head.split("  ")[0] == "arrivals (requests/s)"
+    assert "At 12 requests/s, 99 of 100" in said.stdout and "local at 12 requests/s (local servers)" in said.stdout
+    assert "selective is ahead of local" in said.stdout and "Gbit/s on" not in said.stdout
+    assert "arrivals (requests/s)" in (tmp_path / "shown.svg").read_text()
 
 
 def test_percentiles_of_several_draws_have_intervals_and_those_of_one_say_so(tmp_path: Path) -> None:
