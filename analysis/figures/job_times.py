@@ -68,6 +68,7 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
         caption=f"{_times(configuration.measures_of_jobs)}{' by mode' * (len(modes) > 1)}: {about}.",
         ticks={(configuration.index, mode): mode for mode in modes},
         measures=configuration.measures_of_jobs,
+        amounts=configuration.amounts_of_jobs,
         whole=_rounds(run),
     )
 
@@ -85,9 +86,27 @@ def picture_of_sweep(name: str, run: Run, configurations: Sequence[Configuration
     where = f"{title}, mode {' '.join(sorted({mode for _, mode in modes}))}"
     measures = {job: measure for one in configurations for job, measure in one.measures_of_jobs.items()}
     caption = f"{_times(measures)} by configuration: {where}."
+    amounts = _amounts(configurations)
     return _picture(
-        f"{name}-jobs", bars, title=where, caption=caption, ticks=ticks, measures=measures, whole=_rounds(run)
+        f"{name}-jobs",
+        bars,
+        title=where,
+        caption=caption,
+        ticks=ticks,
+        measures=measures,
+        amounts=amounts,
+        whole=_rounds(run),
     )
+
+
+def _amounts(configurations: Sequence[Configuration]) -> dict[str, str]:
+    """Return how many repetitions each job is in all configurations that have it, if that is the same number."""
+    found = dict[str, set[str]]()
+    for one in configurations:
+        for job in one.values.get("job") or ():
+            name = str(job["name"])
+            found.setdefault(name, set()).add(one.amounts_of_jobs.get(name, ""))
+    return {name: words.pop() for name, words in found.items() if len(words) == 1 and words != {""}}
 
 
 def _times(measures: Mapping[str, str]) -> str:
@@ -107,10 +126,12 @@ def _picture(
     caption: str,
     ticks: Mapping[tuple[int, str], str],
     measures: Mapping[str, str],
+    amounts: Mapping[str, str],
     whole: int,
 ) -> Picture | None:
     """Draw bars in a panel for each job, at ticks with these labels by configuration and mode; None without bars. A
-    point of the run has `whole` rounds, and `measures` tell what a job's time is in place of its completion time."""
+    point of the run has `whole` rounds. `measures` tell what a job's time is in place of its completion time, and
+    `amounts` of how many repetitions it is."""
     if not bars:
         return None
     of_job: dict[str, list[Bar]] = {}
@@ -125,7 +146,7 @@ def _picture(
     with _canvas(places, widest) as (figure, grid):
         for axes, (job, own) in zip(grid, of_job.items(), strict=True):
             _draw(axes, own, places[job], unit_s, is_flat=widest > _PAGE)
-            axes.set_title(job)
+            axes.set_title(f"{job} ({amounts[job]})" if job in amounts else job)
             (axes.set_xlabel if widest > _PAGE else axes.set_ylabel)(f"{measures.get(job, 'completion time')} ({unit})")
         heading(figure, title)
         sides = SIDES if any(bar.measured for bar in bars) else "predicted"

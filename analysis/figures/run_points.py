@@ -26,6 +26,7 @@ from analysis.statistics.jobs_in_words import (
     COLLECTIVE_NAMES,
     REQUESTS,
     all_words_of,
+    amount_of,
     measured_as,
     told_apart,
     words_of,
@@ -207,6 +208,12 @@ class Configuration:
         """What the time of a job is, by its name, for each job whose time is not that of its completion."""
         jobs = self.values.get("job") or ()
         return {str(job["name"]): words for job in jobs if (words := measured_as(job))}
+
+    @property
+    def amounts_of_jobs(self) -> dict[str, str]:
+        """How many repetitions a job's time is that of, by its name, for each job that has several."""
+        jobs = self.values.get("job") or ()
+        return {str(job["name"]): words for job in jobs if (words := amount_of(job))}
 
     @property
     def has_drawn_jobs(self) -> bool:

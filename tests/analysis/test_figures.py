@@ -697,6 +697,15 @@ def test_jobs_of_several_configurations_with_one_mode_stand_side_by_side(tmp_pat
     assert b[1] / b[0] == pytest.approx(stored["b", 2] / stored["b", 1])
 
 
+def test_a_job_that_repeats_is_titled_with_how_often(tmp_path):
+    """Where the number differs between configurations, their labels have it."""
+    often = {"name": "a", "ranks": [0, 4], "kind": "allreduce", "count": 10}
+    jobs = [[often, {"name": "b", "ranks": [1, 5], "count": count}] for count in (2, 3)]
+    sweep = {"sweep.job": jobs, "run.modes": ["base"]}
+    run = write_run(tmp_path / "run", overrides=sweep, modelled=5, engines=("model",))
+    assert [axes.get_title() for axes in plot(run, "job_times").axes] == ["a (10 AllReduces)", "b"]
+
+
 @pytest.mark.parametrize("modes", [["base"], ["base", "wan"]])
 def test_captions_and_the_report_speak_of_modes_only_if_there_are_several(tmp_path, modes):
     overrides = {"run.modes": modes, "sweep.fabric.routing": ["single", "ecmp"]}
