@@ -16,7 +16,9 @@ import warnings
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from scenarios.experiment.options import BAD_USAGE, CANNOT, DONE, FAILED
@@ -73,12 +75,14 @@ class Table(Generic[Line]):
 class Answer:
     """What a study found: its tables, the same as JSON, and a function that makes the picture for --figure.
 
+    `drawn` has answers by a name for files: without --figure their pictures are drawn in a folder of results.
     `problems` are sentences for stderr, `status` the exit status.
     """
 
     tables: Sequence[Table[Any] | str]
     as_json: Any
     picture: "Callable[[], Picture] | None" = None
+    drawn: "Mapping[str, Answer]" = MappingProxyType({})
     problems: Sequence[str] = ()
     status: int = DONE
 
@@ -134,11 +138,34 @@ def _print(study: Study, answer: Answer, options: argparse.Namespace) -> int:
     """Print an answer, draw its figure, and return the exit status; raises OSError."""
     text = json.dumps(answer.as_json, indent=1)
     print(text if options.json else "\n\n".join(map(str, answer.tables)))
-    if getattr(options, "figure", None) is not None and answer.picture is not None:
+    problems, status = [*answer.problems], answer.status
+    if getattr(options, "figure", None) is None:
+        try:
+            _draw_in_results(study, answer.drawn)
+        except (ValueError, OSError) as error:  # nothing of what was found is lost
+            problems, status = [*problems, f"no figure was written: {error}"], FAILED
+    elif answer.picture is not None:
         answer.picture().write_to(options.figure, command=study.command, answer=text)
-    for problem in answer.problems:
+    for problem in problems:
         print(f"{study.command}: {problem}", file=sys.stderr)
-    return answer.status
+    return status
+
+
+def _draw_in_results(study: Study, answers: Mapping[str, Answer]) -> None:
+    """Write the pictures of these answers, and the answers as JSON, into a new folder of results; raises OSError and
+    FolderError."""
+    from scenarios.experiment.run_folder import RunFolder
+
+    pictures = {name: one.picture() for name, one in answers.items() if one.picture is not None}
+    if not pictures:
+        return
+    folder = RunFolder.dated(study.command.rpartition(" ")[2], datetime.now().astimezone())
+    try:
+        for name, picture in pictures.items():
+            found = json.dumps(answers[name].as_json, indent=1)
+            picture.write_to(folder.path / name, command=study.command, answer=found)
+    finally:
+        folder.close()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ two cores: everything is predicted, and some points are measured.
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -71,13 +71,14 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         paper(name)  # before the first one takes its time
     if len(names) > 1 and options.figure is not None:
         raise ValueError(f"--figure: {len(names)} papers are named; allowed: with one")
-    answers = [_repeated(name, options, show) for name in names]
+    answers = {name: _repeated(name, options, show) for name in names}
     if len(answers) == 1:
-        return answers[0]
+        return replace(answers[names[0]], drawn=answers)
     return Answer(
-        tables=[table for answer in answers for table in answer.tables],
-        as_json=[answer.as_json for answer in answers],
-        problems=[problem for answer in answers for problem in answer.problems],
+        tables=[table for answer in answers.values() for table in answer.tables],
+        as_json=[answer.as_json for answer in answers.values()],
+        drawn=answers,
+        problems=[problem for answer in answers.values() for problem in answer.problems],
     )
 
 

@@ -3,9 +3,11 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,8 +22,24 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def papers(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "scenarios/run.py", "papers", *arguments]
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(PROJECT / "scenarios/run.py"), "papers", *arguments]
+    with tempfile.TemporaryDirectory() as folder:  # for figures
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_without_a_path_figures_are_drawn_in_a_new_folder_of_results_beside_the_answers(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROJECT / "scenarios/run.py"), "papers", "diloco", "uno", "--engine", "model"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    (folder,) = (tmp_path / "results").iterdir()
+    assert folder.name.startswith("papers-")
+    # The figure of uno is of what was measured.
+    assert {file.name for file in folder.iterdir()} == {f"diloco.{end}" for end in ("svg", "png", "csv", "json")}
+    assert json.loads((folder / "diloco.json").read_text())["claims"] and str(folder.name) in ended.stderr
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none/results").write_text("")
+    ended = subprocess.run(command, cwd=tmp_path / "none", capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and "DiLoCo" in ended.stdout
+    assert re.search("run.py papers: no figure was written: .*results is not a folder", ended.stderr)
 
 
 @pytest.mark.parametrize(
