@@ -15,10 +15,9 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from scenarios.experiment.options import BAD_USAGE, CANNOT, DONE, FAILED
@@ -82,7 +81,7 @@ class Answer:
     tables: Sequence[Table[Any] | str]
     as_json: Any
     picture: "Callable[[], Picture] | None" = None
-    drawn: "Mapping[str, Answer]" = MappingProxyType({})
+    drawn: "Mapping[str, Answer]" = field(default_factory=dict)
     problems: Sequence[str] = ()
     status: int = DONE
 
