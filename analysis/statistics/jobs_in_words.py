@@ -28,7 +28,7 @@ COLLECTIVE_NAMES = {
 Job = Mapping[str, Any]
 """A [[job]] table; `name` is always given."""
 
-BACKGROUND, REQUESTS, _MESSAGES = "background", "requests", ("background", "transfer")
+BACKGROUND, REQUESTS, _TRAINING, _MESSAGES = "background", "requests", "training", ("background", "transfer")
 _WORK = (
     *("kind", "size", "schedule", "pattern", "rate", "duration", "count", "ranks"),
     *(
@@ -115,9 +115,12 @@ def measured_as(job: Job) -> str:
 
 
 def amount_of(job: Job) -> str:
-    """Return how many repetitions a job's time is that of, if there are several: "10 AllReduces", or """ ""
-    name, count = COLLECTIVE_NAMES.get(str(job.get("kind")), "repetition"), int(job.get("count", 1))
-    return format_count(count, name) if count > 1 else ""
+    """Return how many repetitions a job's time is that of: "10 AllReduces"; "3 times" of training, of which one may
+    have several iterations; "" for one."""
+    kind, count = str(job.get("kind")), int(job.get("count", 1))
+    if count == 1:
+        return ""
+    return f"{count:,} times" if kind == _TRAINING else format_count(count, COLLECTIVE_NAMES.get(kind, "repetition"))
 
 
 def told_apart(configurations: Sequence[Sequence[Job]]) -> list[str]:
