@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import ENGINES, Configuration, FigureGroup, PointRows, Points
 from analysis.figures.style import MODE_STYLES, ModeStyle, line, marker, typical_unit, value_styles
+from analysis.statistics.number_words import all_words
 
 MAX_PANELS = 16
 """Panels in one figure; further ones get further figures."""
@@ -68,7 +69,7 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
         merged, own = _merged(every, same, group)
         if len(merged.curves) <= _MAX_CURVES:
             drawn, styles, longest = [merged], own, [max(longest)]
-            note = f"the same in all {len(every)} configurations: {constant}" if same else ""
+            note = f"the same in {all_words(len(every))} configurations: {constant}" if same else ""
     if len(drawn) > 1 and same:
         first, *others = drawn
         drawn = [first, *(panel._replace(curves=_without(panel.curves, same)) for panel in others)]

@@ -407,7 +407,7 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
     if len(parts) > _MAX_NAMES:
         parts = [f"the best cannot be told from another one{at(loose)}"]
     each = "each comparison has its own 95 % interval"
-    return f"; {each}: with 95 % for all {count} together, {list_all(parts)}"
+    return f"; {each}: with 95 % for {all_words(count)} together, {list_all(parts)}"
 
 
 def _trend(run: Sequence[Verdict]) -> str:
