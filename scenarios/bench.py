@@ -268,7 +268,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace, count: 
     if options.htsim is not None and (options.engine != "emulation" or options.hops or options.jobs is not None):
         parser.error("--htsim: it is not allowed here; allowed: with --engine emulation alone")
     if options.htsim is not None and not (options.htsim.is_file() and os.access(options.htsim, os.X_OK)):
-        parser.error(f"--htsim: {options.htsim} is no program; allowed: htsim_roce, built from csg-htsim")
+        parser.error(f"--htsim: {options.htsim} cannot be run; allowed: the path of htsim_roce, built from csg-htsim")
     if options.schedules is not None and not 4 <= options.schedules <= MAX_GPUS:
         parser.error(f"--schedules: {options.schedules} is not allowed; allowed: 4 to {MAX_GPUS:,}")
 

@@ -403,9 +403,12 @@ def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
 
 
 class JobTimes(NamedTuple):
-    """The times of J jobs in K rounds, [K, J] each: from a job's start to its last arrival, or to the first tokens of
-    its requests; and of jobs of requests the median time to first token, and how many are served a second, NaN of other
-    jobs, and None if there is no such job."""
+    """The times of J jobs in K rounds, [K, J] each.
+
+    `completion_s` is from a job's start to its last arrival; of a job of requests it is the percentile of the times to
+    first token. The other two are the median of these times, and how many requests are served a second. They are NaN
+    for other jobs, and None if no job has requests.
+    """
 
     completion_s: Floats
     first_token_p50_s: Floats | None

@@ -60,7 +60,7 @@ def test_htsim_is_timed_only_if_all_its_messages_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--htsim", "{0}/none", "--engine", "emulation"], "none is no program; allowed: htsim_roce"),
+        (["--htsim", "{0}/none", "--engine", "emulation"], "none cannot be run; allowed: the path of htsim_roce"),
         (["--htsim", "{0}"], "it is not allowed here; allowed: with --engine emulation alone"),
     ],
 )

@@ -56,7 +56,7 @@ def links_of(
     reading: Reading, sites: Mapping[str, str], links: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 ) -> tuple[str, ...]:
     """Return the directed links of a reading, two for a link without a direction ("A-B"), none from a site to itself;
-    `links` has those of names. Raises ConvertError for a site that is no node and has none assigned.
+    `links` has the links of names. Raises ConvertError for a site that neither is a node nor has one assigned.
     """
     if len(reading.ends) == 1 and reading.ends[0] in links:
         return links[reading.ends[0]]
@@ -121,6 +121,6 @@ def _node(name: str, sites: Mapping[str, str], where: str) -> str:
         return border_router(name)
     known = list_first([format_value(one) for one in sites], 6) or "none"
     allowed = f"a node such as s0b0, or a site with --site {format_value(f'{name}=s0')} (so far: {known})"
-    # "rome 1" beside "rome" is no mistake in spelling, but one of several.
+    # Somebody who writes "rome 1" beside "rome" has several of them, and has not misspelled one.
     meant = "" if any(name.startswith(site) for site in sites) else did_you_mean(name, sites)
     raise ConvertError(f"{where}: {format_value(name)} is not a site with a node; allowed: {allowed}{meant}")
