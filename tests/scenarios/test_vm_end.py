@@ -92,3 +92,21 @@ def test_a_launcher_that_ignored_sigterm_before_the_start_can_still_stop_its_vm(
             assert process.wait(timeout=60) == 7
         finally:
             process.kill()
+
+
+def spawner(image: Path) -> int:
+    """Return the process of a kernel that begins all others: the only one that it does not trace."""
+    kernels = [pid for pid in processes(image) if psutil.Process(pid).cmdline()[0] == str(image)]
+    untraced = [pid for pid in kernels if "TracerPid:\t0\n" in Path("/proc", str(pid), "status").read_text()]
+    (found,) = [pid for pid in untraced if psutil.Process(pid).ppid() in untraced]
+    return found
+
+
+def test_a_vm_that_can_begin_no_processes_any_more_ends_with_a_sentence(vm: VM, kernel_image: Path) -> None:
+    before = names(vm)
+    with vm.start("--clock", "wall", "--", "sh", "-c", "echo up; read line; ls /") as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        os.kill(spawner(kernel_image), signal.SIGKILL)
+        _, err = process.communicate(b"\n", timeout=60)
+    assert process.returncode == 1 and b"the host's process that begins all others was killed" in err
+    assert_gone(vm, kernel_image, before | {vm.folder / ".cache"})
