@@ -47,6 +47,12 @@ CONTROLLER = """#!/bin/sh
 exec /run/mininet/packages/controller -O OpenFlow10 "$@"
 """
 
+# The controller of the tree of 1,024 hosts, which has more switches than Open vSwitch's controller takes.
+MANY = "test_tree1024.py"
+LEARNING = f"""#!/bin/sh
+cd {Path(__file__).parents[2]} && exec {sys.executable} -m tests.references.learning "${{1#ptcp:}}"
+"""
+
 # Mininet's test of NAT pings an address of the Internet: it is in a namespace that has no route to Mininet's hosts.
 INTERNET = """netns add internet
 link add wan type veth peer name wan netns internet
@@ -59,7 +65,7 @@ link set wan up
 route add default via 192.0.2.2"""
 
 
-def prepare(packages: str) -> None:
+def prepare(packages: str, controller: str) -> None:
     """Make what an ordinary machine of Mininet has: its controller, as Mininet's instructions say, and the Internet."""
     SITE.mkdir()
     for package in sorted(Path(packages).glob("*.deb")):
@@ -68,7 +74,7 @@ def prepare(packages: str) -> None:
     (SITE / "packages/controller").symlink_to("usr/bin/ovs-testcontroller")  # Mininet ends what has this name
     for line in INTERNET.splitlines():
         subprocess.run(["ip", *line.split()], check=True)
-    for name, text in (("mnexec", MNEXEC), ("iperf", IPERF), ("controller", CONTROLLER)):
+    for name, text in (("mnexec", MNEXEC), ("iperf", IPERF), ("controller", controller)):
         (SITE / name).write_text(text)
         (SITE / name).chmod(0o755)
     os.environ["PATH"] = f"{SITE}:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -121,7 +127,7 @@ def give_up(*_: object) -> None:
 
 def main(packages: str, outcomes: str, *files: str) -> None:
     """Run the cases of these files."""
-    prepare(packages)
+    prepare(packages, LEARNING if any(Path(file).name == MANY for file in files) else CONTROLLER)
     signal.signal(signal.SIGALRM, give_up)
     with Path(outcomes).open("w", buffering=1) as written:
         for file in map(Path, files):
