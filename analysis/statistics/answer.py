@@ -129,7 +129,7 @@ def answer(
     kinds = {str(job.get("kind", "")) for one in settings for job in one.jobs}
     of_jobs = job_sentence(settings, jobs, follows=bool(told) and not kinds <= {REQUESTS, BACKGROUND})
     if not told or (of_jobs and kinds and kinds <= {REQUESTS, BACKGROUND}):
-        return of_jobs or _alone(settings, times)
+        return f"{of_jobs.removesuffix('.')}{_hash_of_jobs(settings)}." if of_jobs else _alone(settings, times)
     if REQUESTS in kinds:
         of_jobs = f"{_ROUND_OF_REQUESTS} {of_jobs}"
     contests, verdicts = [one for one, _ in told], [verdict for _, verdict in told]
@@ -366,6 +366,15 @@ def _hash_doubt(contests: Sequence[Measured], verdicts: Sequence[Verdict]) -> st
         where = f" at {list_first(at, _MAX_NAMES, separator='; ')}"
     seeds = [each for one in spread for each in one.repetitions]
     return _one_hash(hashed, names, seeds, where, has_interval=is_told and any(map(has_interval, gains)))
+
+
+def _hash_of_jobs(settings: Sequence[Setting]) -> str:
+    """Return that one draw of ECMP's hash decides which jobs share links, where that is so."""
+    hashed = [one for one in settings if {*one.modes} & {*one.hashed}]
+    if not hashed or len({repetition_of(one).hash_seed for one in hashed}) > 1:
+        return ""
+    which = "one draw of ECMP's hash (fabric.hash_seed) decides which jobs share links"
+    return f"; {which}: with others they may take other times"
 
 
 def _one_hash(

@@ -86,11 +86,18 @@ def has_interval(interval: Interval) -> bool:
     return not math.isnan(interval.low) and not is_alike(interval)
 
 
+def is_noticeable(gain: Interval) -> bool:
+    """Return whether a gain is told as a number, and not as less than what one decimal shows."""
+    return not math.isnan(gain.low) or percent(abs(gain.value)) != fixed(0, 1)
+
+
 def longer_words(gain: Interval) -> str:
     """Return by how much longer, or less long, than a baseline something takes, given its gain: "9.1 % longer (95 %
     interval 8.6 to 9.6 %)". The caller tells why there is no interval."""
     if abs(gain.value) <= ROUNDING:
         return "as long"
+    if not is_noticeable(gain):
+        return f"less than 0.1 % {'less' if gain.value > 0 else 'longer'}"
     if gain.value > 0:
         return f"{percent_of(gain)} % less{'' if gain.why else interval_words(gain, 100, ' %')}"
     longer = Interval(value=-gain.value, low=-gain.high, high=-gain.low, why=gain.why)
