@@ -67,10 +67,11 @@ _ROUND_OF_REQUESTS = (
 class Verdict:
     """The outcome of one contest.
 
-    `best` has the lowest of the mean times `means_s`. `equal` took the same times as it, `tied` have a difference whose
-    interval includes zero, and `unsure` one without an interval, with the reason. `loose` are told from it by their own
-    95 % interval, but not if all comparisons of the sentence are to hold together with 95 % (Bonferroni). `below` is
-    the gain of the best over its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one
+    `best` has the lowest of the mean times `means_s`. `equal` took the same times as it, if only in these
+    collectives (`only_here`) where the intervals of their means differ, `tied` have a difference whose interval
+    includes zero, and `unsure` one without an interval, with the reason. `loose` are told from it by their own 95 %
+    interval, but not if all comparisons of the sentence are to hold together with 95 % (Bonferroni). `below` is the
+    gain of the best over its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one
     with the next higher mean. `over_baseline` has the gain of each other alternative over the baseline, and
     `over_others` that of the best over each other one. `quantity` is what `means_s` are, in words.
     """
@@ -88,6 +89,7 @@ class Verdict:
     over_baseline: Mapping[str, Interval]
     over_others: Mapping[str, Interval]
     quantity: str = "mean"
+    only_here: bool = False
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -189,7 +191,13 @@ def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: in
         if third is not None
         else {},
         over_others=over,
+        only_here=len({_interval_of(series[name]) for name in (best, *equal)}) > 1,
     )
+
+
+def _interval_of(series: Series) -> str:
+    """Return the interval of a mean as it is told."""
+    return interval_words(summarise(series).mean_s, 1e3, " ms")
 
 
 def _gain(slower: Series, faster: Series, third: Series | None, *, confidence: float = 0.95) -> Interval:
@@ -507,11 +515,16 @@ def _winner(group: Sequence[Verdict], where: str) -> str:
     """Return which alternative is best, as surely as it is so."""
     best = group[0].best
     if all(one.next is None for one in group):
-        return f"{list_all([best, *group[0].equal])} take the same time{where}"
+        return f"{list_all([best, *group[0].equal])} take the same time{_only_here(group)}{where}"
     if all(one.equal for one in group):
         best = list_all([best, *_all(group, lambda one: one.equal)])
+        where = f"{_only_here(group)}{where}"
         return f"{best} are equally fast{where}, and fastest" if not _is_open(group) else f"{best} are equal{where}"
     return f"{best} {'has the lowest mean' if _is_open(group) else 'is fastest'}{where}"
+
+
+def _only_here(group: Sequence[Verdict]) -> str:
+    return " in each of these collectives (their intervals differ)" if any(one.only_here for one in group) else ""
 
 
 def _doubts(group: Sequence[Verdict]) -> str:

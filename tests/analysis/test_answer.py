@@ -705,3 +705,23 @@ def test_no_answer_contradicts_itself(given):
         assert not ("is fastest" in part and ("too few" in part or "cannot be told" in part)), part
         below = re.search(r"(\S+) (?:is fastest|has the lowest mean).* below (\S+?)(?:,| \()", part)
         assert below is None or below[1] != below[2], part
+
+
+def test_times_that_are_the_same_with_other_intervals_are_the_same_in_these_collectives_alone():
+    """One mode keeps its ring for ten collectives, so that others could differ. Means that are equal by luck are no
+    same times."""
+    luck = noisy(1.0, 7)
+    settings = settings_of([([], {"base": 1.0, "ccl": 1.0})], {})
+    places = [("model", Place(0, mode)) for mode in ("base", "ccl")]
+
+    def text(*series):
+        return answer(settings, dict(zip(places, series, strict=True)))
+
+    number = np.arange(400)
+    kept = Series(number, luck, fresh=number % 10 == 0)
+    assert ": base and ccl take the same time, 1,001 ms." in text(Series(number, luck), Series(number, luck))
+    same_here = ": base and ccl take the same time in each of these collectives (their intervals differ), 1,001 ms."
+    assert same_here in text(Series(number, luck), kept)
+    assert ": base has the lowest mean, but cannot be told from ccl" in text(
+        Series(number, luck), Series(number, luck[::-1])
+    )

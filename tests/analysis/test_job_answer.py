@@ -291,6 +291,25 @@ def test_how_often_a_job_repeats_and_for_how_long_others_run_beside_it_are_told(
     assert text.endswith("; late (3 repetitions) takes 200 ms.")
 
 
+def test_means_that_are_equal_by_luck_are_told_with_their_interval():
+    place, number = [("model", Place(at, "base")) for at in (0, 1)], np.arange(400)
+    settings = [
+        Setting(
+            index=at,
+            label="8 GPUs",
+            kind="jobs",
+            at=(Value("job", f"jobs {at}"),),
+            modes=("base",),
+            baseline={},
+            jobs=jobs,
+        )
+        for at, jobs in enumerate([(TRAIN,), (TRAIN, infer())])
+    ]
+    of_jobs = {place[0]: {"train": Series(number, luck(7))}, place[1]: {"train": Series(number, luck(7)[::-1])}}
+    text = answer(settings, {at: one["train"] for at, one in of_jobs.items()}, of_jobs)
+    assert re.search(r"1,000 ms beside infer, as long on average \(95 % interval -\d\.\d to \d\.\d %\)\.$", text)
+
+
 CHAT = {"name": "chat", "kind": "requests", "requests": 400, "per_second": 1, "ranks": [0, 1, 4, 5]}
 
 
