@@ -138,7 +138,8 @@ def answer(
     count = sum(len(one.times) - 1 for one in contests)
     if not all(one.contest.is_rivalry for one in contests):
         means = "; ".join(map(side_by_side, verdicts))
-        return f"{_compared(contests)}: {means}{_hash_doubt(contests, verdicts)}. {of_jobs}".strip()
+        doubts = f"{_other_work(contests)}{_hash_doubt(contests, verdicts)}"
+        return f"{_compared(contests)}: {means}{doubts}. {of_jobs}".strip()
     doubts = f"{_together(verdicts, count)}{_hash_doubt(contests, verdicts)}"
     return f"{_compared(contests)}: {outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
@@ -359,6 +360,15 @@ def side_by_side(verdict: Verdict) -> str:
         return f"the {verdict.quantity} is {'; '.join(map(', '.join, zip(told, words, strict=True)))}"
     most, along = 2 * _MAX_NAMES, _along(verdict).removeprefix("; ")
     return along if len(told) > most and along else f"the {verdict.quantity} is {list_all(told)}"
+
+
+def _other_work(contests: Sequence[Measured]) -> str:
+    """Return why alternatives are not ranked whose buffers differ although no size is swept."""
+    buffers = list(dict.fromkeys(size for one in contests for size in one.contest.buffers))
+    if not buffers:
+        return ""
+    sizes = list_all(buffers) if len(buffers) <= _MAX_NAMES else f"{buffers[0]} to {buffers[-1]}"
+    return f"; these are not ranked, as buffers differ with blocks of one size: {sizes} (collective.size sets the same)"
 
 
 def _hash_doubt(contests: Sequence[Measured], verdicts: Sequence[Verdict]) -> str:

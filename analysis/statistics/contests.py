@@ -29,6 +29,8 @@ _MOST_COMMON = 90  # characters of what settings share that each row or line tel
 _FIXED = "base"  # the mode that chooses no paths
 _ROUTINGS = {"ecmp": "ECMP", "spray": "spraying", "te": "TE"}
 """The routings, as labels name them, that spread flows which no mode has routed; in a sentence."""
+_BUFFER = " buffer"
+"""What the part of a label ends with that tells how large the buffer is, of which blocks are parts."""
 _CHOICES = (
     *(f"collective.{name}" for name in ("algorithm", "channels", "pieces", "schedule", "reembed_every", "ring")),
     *("fabric.routing", "fabric.rails", "fabric.paths", "fabric.buffer", "class", "policy"),
@@ -103,7 +105,8 @@ class Contest:
     contests differ, and `label` is what all alternatives share, as their `kind` is, "" for several, and how many
     `iterations` of training a collective has. `is_choice` tells that somebody can choose among the alternatives,
     `is_named` that the user has named the baseline, `key` the one key whose values they are (or MODE), and `numbers`
-    are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which none is better.
+    are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which none is better;
+    `buffers` has the sizes of their buffers, if it is these that differ, as with more GPUs and the same blocks.
     `is_unmodelled` tells that the timing model's times of some are without their faults. `own` are those that the
     scenario itself defines.
     """
@@ -117,6 +120,7 @@ class Contest:
     hashed: tuple[str, ...] = ()
     is_named: bool = False
     is_rivalry: bool = True
+    buffers: tuple[str, ...] = ()
     key: str | None = None
     numbers: Mapping[str, float] | None = None
     is_unmodelled: bool = False
@@ -334,6 +338,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         for value in one.at
         if value.key == only and value.number is not None
     }
+    buffers = tuple(dict.fromkeys(_buffer_of(one) for one in group)) if all(map(is_rivalry, keys)) else ()
     return Contest(
         label=shared_words([one.label for one in group]),
         kind=group[0].kind if len({(one.kind, one.iterations) for one in group}) == 1 else "",
@@ -343,12 +348,18 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         baseline=_baseline(named, keys),
         is_choice=is_choice,
         is_named=any(key in group[0].baseline for key in keys),
-        is_rivalry=all(map(is_rivalry, keys)),
+        is_rivalry=all(map(is_rivalry, keys)) and len(buffers) == 1,
+        buffers=buffers if len(buffers) > 1 else (),
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
         is_unmodelled=any(one.is_unmodelled for one in group),
         iterations=group[0].iterations,
     )
+
+
+def _buffer_of(one: Setting) -> str:
+    """Return how large the buffer of a configuration is, in words; "" where its label does not tell."""
+    return next((part.removesuffix(_BUFFER) for part in one.label.split(", ") if part.endswith(_BUFFER)), "")
 
 
 def _baseline(named: Mapping[str, Setting], keys: set[str]) -> str:

@@ -725,3 +725,25 @@ def test_times_that_are_the_same_with_other_intervals_are_the_same_in_these_coll
     assert ": base has the lowest mean, but cannot be told from ccl" in text(
         Series(number, luck), Series(number, luck[::-1])
     )
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_more_gpus_with_the_same_blocks_are_other_work_and_are_not_ranked(seeds):
+    """Whether seeds are swept beside them or not. With one buffer for all they do the same work."""
+    cases = [([gpus(number), seed(each)], {"base": number / 8}) for each in range(seeds) for number in (8, 16)]
+    times = {
+        ("model", Place(index, "base")): Series(np.arange(400), of["base"] * noisy(1.0, index // 2))
+        for index, (_, of) in enumerate(cases)
+    }
+
+    def text(buffer_mb):
+        settings = settings_of([(at if seeds > 1 else at[:1], means) for at, means in cases], {})
+        labels = [f"{one.label}, {buffer_mb(cases[one.index][1]['base'])} MB buffer" for one in settings]
+        return answer([replace(one, label=label) for one, label in zip(settings, labels, strict=True)], times)
+
+    other = text(lambda share: int(64 * share))
+    assert not re.search("fastest|%", other) and re.search(
+        r"the mean is [\d,]+ ms at 8 GPUs and [\d,]+ ms at 16 GPUs;", other
+    )
+    assert other.endswith("differ with blocks of one size: 64 MB and 128 MB (collective.size sets the same).")
+    assert "8 GPUs is fastest" in text(lambda _: 64)
