@@ -14,6 +14,7 @@ from typing import NamedTuple
 from analysis.statistics.intervals import Series, pooled_repetitions
 from analysis.statistics.jobs_in_words import JOINED, Job, told_apart
 from analysis.statistics.number_words import quoted
+from topologies.errors import list_all
 
 JOBS = "job"
 """The key of the jobs of a round."""
@@ -26,6 +27,7 @@ BASELINE = "baseline"
 AS_ALL = "nothing else"
 """What tells a setting beside others that has nothing but what is common to all."""
 _MOST_COMMON = 90  # characters of what settings share that each row or line tells again
+_MOST_VALUES, _MOST_LEFT_OUT = 4, 2  # values by which contests are told, or contests that are not among them
 _FIXED = "base"  # the mode that chooses no paths
 _ROUTINGS = {"ecmp": "ECMP", "spray": "spraying", "te": "TE"}
 """The routings, as labels name them, that spread flows which no mode has routed; in a sentence."""
@@ -194,6 +196,23 @@ def is_rivalry(key: str) -> bool:
 
 def _is_among(key: str, some: Sequence[str]) -> bool:
     return key in some or key.startswith(tuple(one for one in some if one.endswith(".")))
+
+
+def which_words(some: Sequence[Contest], among: Sequence[Contest]) -> str:
+    """Return in short which contests these are `among` others: by the values of one key, "ecmp", if these are all with
+    them, or by the one or two that they are not, "all but stale 14"; "" if neither is shorter."""
+    others = [one for one in among if one not in some]
+    for key in dict.fromkeys(value.key for one in among for value in one.at):
+        inside, outside = (
+            dict.fromkeys(value.words for one in each for value in one.at if value.key == key)
+            for each in (some, others)
+        )
+        if len(inside) <= _MOST_VALUES and len(inside) < len(some) and not {*inside} & {*outside}:
+            return list_all([*inside])
+    if 0 < len(others) <= _MOST_LEFT_OUT and 2 * len(others) < len(some):
+        left_out = [", ".join(value.words for value in one.at) for one in others]
+        return f"all but {list_all([*map(quoted, left_out)])}" if all(left_out) else ""
+    return ""
 
 
 def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
