@@ -26,6 +26,7 @@ from analysis.statistics.intervals import Series, gain, reasons
 from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.jobs_in_words import amount_of, measured_as
 from analysis.statistics.orders import SIGNS, orders_of
+from analysis.statistics.pooled_means import pooled_lines
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.without_faults import Means, without_faults_sentence
 from scenarios.experiment.ecmp import EcmpGain, lines_of
@@ -188,6 +189,11 @@ def paragraphs_of(
         Paragraph(about=About.FIDELITY, lines=tuple(str(run_fidelity).splitlines() if run_fidelity else ())),
         Paragraph(about=About.EMPTY, lines=tuple(_empty_lines(results))),
         Paragraph(about=About.BLOCKS, lines=tuple(filter(None, [few_blocks_sentence(intervals_of(results))]))),
+        Paragraph(
+            about=About.POOLED,
+            heading="means over all seeds, of which the table has each by itself, and gains over the baseline",
+            lines=tuple(pooled_lines(settings_of(results), times_by_engine(results))),
+        ),
         Paragraph(about=About.BOUNDS, lines=tuple(_bound_lines(results))),
         Paragraph(about=About.OPENING, lines=tuple(filter(None, [opening_sentence(results)]))),
         _choices(results),
