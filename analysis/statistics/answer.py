@@ -57,6 +57,7 @@ _MAX_RUNS = 4  # changes of the best along a number that are still told one by o
 _MAX_NAMES = 4
 _MOST_OWN = 2  # modes of the scenario's own that are told wherever they stand
 _ALONE, _TOGETHER = {"ccl": "embedding alone", "wan": "paths alone"}, "joint"  # modes of one choice, and of both
+_PAIR = 2  # values of a number between which nothing grows that they do not tell
 _STEADY = 0.01  # a change of a time along a line, as a share, that is not told
 _RIPPLE = 0.05  # steps against a trend, as a share of its range, that are not told
 
@@ -293,9 +294,11 @@ def outcomes(verdicts: Sequence[Verdict]) -> str:
     if all(len(one.contest.at) == 1 and one.contest.at[0].number is not None for one in verdicts):
         ordered = sorted(verdicts, key=lambda one: one.contest.at[0].number or 0)
         runs = [list(some) for _, some in groupby(ordered, key=lambda one: one.best)]
+        growth = _growth([(one.contest.at[0].words, one) for one in ordered]) if len(ordered) > _PAIR else []
         if 1 < len(runs) <= _MAX_RUNS:
-            return "; ".join(f"{_outcome(run, where=_span(run, runs))}{_trend(run)}" for run in runs)
-        trend = _trend(ordered) if len(runs) == 1 else ""
+            told = [f"{_outcome(run, where=_span(run, runs))}{_trend(run)}" for run in runs]
+            return "; ".join([*told, *growth])
+        trend = "; ".join([_trend(ordered) if len(runs) == 1 else "", *growth])
     groups: dict[tuple[str, ...], list[Verdict]] = {}
     for one in verdicts:
         groups.setdefault(one.leaders, []).append(one)
