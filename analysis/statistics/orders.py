@@ -12,6 +12,7 @@ SIGNS = (
     "none, = where both take the same times"
 )
 """What the signs between alternatives mean."""
+_FEW = 4  # configurations that are told one by one
 
 
 def orders_of(contests: Iterable[tuple[Contest, Mapping[str, Series]]]) -> list[tuple[str, str]]:
@@ -34,5 +35,5 @@ def _where(group: Sequence[Contest], every: Sequence[Contest]) -> str:
         return ", ".join(filter(None, [shared, f"{all_words(total)} configurations"]))
     known = shared.split(", ")
     each = "; ".join(", ".join(value.words for value in one.at if value.words not in known) for one in group)
-    which = which_words(group, every) or each
+    which = (len(group) > _FEW and which_words(group, every)) or each
     return ", ".join(filter(None, [shared, f"{len(group)} of {total} configurations ({which})"]))
