@@ -56,7 +56,7 @@ from topologies.errors import list_all, list_first
 _MAX_RUNS = 4  # changes of the best along a number that are still told one by one
 _MAX_NAMES = 4
 _MOST_OWN = 2  # modes of the scenario's own that are told wherever they stand
-_ALONE, _TOGETHER = {"ccl": "embedding alone", "wan": "paths alone"}, "joint"  # modes of one choice, and of both
+_CHOOSING = {"ccl": "embedding alone", "wan": "paths alone", "joint": "both"}  # what modes choose
 _PAIR = 2  # values of a number between which nothing grows that they do not tell
 _STEADY = 0.01  # a change of a time along a line, as a share, that is not told
 _RIPPLE = 0.05  # steps against a trend, as a share of its range, that are not told
@@ -325,14 +325,17 @@ def _by_lines(verdicts: Sequence[Verdict]) -> str:
 
 
 def _along_line(line: "_Line") -> str:
-    """Return the outcome along a quantity, with how the baseline's time goes and what embedding and paths alone save;
-    "" if the best changes too often."""
+    """Return the outcome along a quantity, with how the baseline's time goes and what embedding and paths save; "" if
+    the best changes too often."""
     sure = [list(run) for _, run in groupby(line, key=lambda each: (each[1].best, bool(_open(each[1]))))]
     runs = [list(run) for _, run in groupby(line, key=lambda each: each[1].best)]
-    runs = sure if len(sure) <= _MAX_RUNS else runs
+    runs = sure if len(sure) <= _MAX_RUNS and not _saved_by_each(line) else runs
     if len(runs) > _MAX_RUNS:
         return ""
-    return "; ".join([*_growth(line), *(_of_run(run, line) for run in runs), *_saved_alone(line)])
+    growth, saved = _growth(line), _saved_by_each(line)
+    if saved:  # with four modes in each line, all margins and doubts would be too much
+        return "; ".join([*growth, saved, _best_of_runs(runs, line)])
+    return "; ".join([*growth, *(_of_run(run, line) for run in runs)])
 
 
 def _growth(line: "_Line") -> list[str]:
@@ -345,11 +348,15 @@ def _growth(line: "_Line") -> list[str]:
     return [f"{name} takes {milliseconds(begin_s)} ms at {first} and {milliseconds(end_s)} ms at {last}"]
 
 
+def _where_along(run: "_Line", line: "_Line") -> str:
+    """Return where in a line neighbours are: " from 8 MB on"; "" for all of it."""
+    is_first, is_last = run[0] == line[0], run[-1] == line[-1]
+    return "" if is_first and is_last else _span_words([at for at, _ in run], is_first=is_first, is_last=is_last)
+
+
 def _of_run(run: "_Line", line: "_Line") -> str:
     """Return the outcome of neighbours in a line of which the same alternative is best."""
-    group, words = [one for _, one in run], [at for at, _ in run]
-    is_first, is_last = run[0] == line[0], run[-1] == line[-1]
-    where = "" if is_first and is_last else _span_words(words, is_first=is_first, is_last=is_last)
+    group, words, where = [one for _, one in run], [at for at, _ in run], _where_along(run, line)
     if all(one.next is None for one in group):
         return f"{_winner(group, where)}"
     doubts: dict[tuple[str, ...], list[str]] = {}
@@ -389,22 +396,36 @@ def _margin_along(group: Sequence[Verdict]) -> str:
     return ""
 
 
-def _saved_alone(line: "_Line") -> list[str]:
-    """Return what re-embedding alone and re-routing alone save along a line, if modes that do one of both and one that
-    does both were compared."""
-    verdicts = [one for _, one in line]
-    if any(not {*_ALONE, _TOGETHER} <= {*one.over_baseline} for one in verdicts):
-        return []
-    parts = []
-    for mode, what in _ALONE.items():
+def _saved_by_each(line: "_Line") -> str:
+    """Return what re-embedding alone, re-routing alone and both save along a line; "" unless modes that do so were
+    compared with the baseline."""
+    if any(not {*_CHOOSING} <= {*one.over_baseline} for _, one in line):
+        return ""
+    parts = list[str]()
+    for mode, what in _CHOOSING.items():
         gains = [(at, one.over_baseline[mode]) for at, one in line]
         unsure = [at for at, gain in gains if gain.why or gain.low <= ROUNDING]
         low, high = (percent(end(gain.value for _, gain in gains)) for end in (min, max))
         span = f"{low} %" if low == high else f"{low} to {high} %"
         is_nowhere = len(unsure) == len(gains) or len(unsure) > _MAX_NAMES
-        doubt = f", {'nowhere surely' if is_nowhere else f'not surely at {list_all(unsure)}'}" if unsure else ""
-        parts.append(f"{what} ({mode}) saves {span}{doubt}")
-    return [" and ".join(parts)]
+        doubt = f" ({'nowhere surely' if is_nowhere else f'not surely at {list_all(unsure)}'})" if unsure else ""
+        parts.append(f"{mode} ({what}) {'' if parts else 'saves '}{span}{doubt}")
+    return list_all(parts)
+
+
+def _best_of_runs(runs: Sequence["_Line"], line: "_Line") -> str:
+    """Return what is best along a line, and where it cannot be told from another one."""
+    unsure, verdicts = [at for at, one in line if _open(one)], [one for _, one in line]
+    names = [
+        f"{list_all([run[0][1].best, *_all([one for _, one in run], lambda one: one.equal)])}{_where_along(run, line)}"
+        for run in runs
+    ]
+    if not unsure:
+        return f"{list_all(names)} {'are' if any(one.equal for one in verdicts) else 'is'} fastest"
+    doubt = "nowhere told from all others"
+    if len(unsure) < len(line):
+        doubt = f"not told from all others{_at_some(unsure, [at for at, _ in line])}"
+    return f"{list_all(names)} {'has' if len(names) == 1 else 'have'} the lowest mean, {doubt}"
 
 
 def _turns(verdicts: Sequence[Verdict]) -> str:
@@ -528,6 +549,8 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
     loose = [one for one in verdicts if one.loose]
     if not loose:
         return ""
+    if all(map(_open, loose)) and _by_lines(verdicts):  # where the best is told from all others, it is so together
+        return "; each by its own 95 % interval"
     by_best: dict[str, list[Verdict]] = {}
     for one in loose:
         by_best.setdefault(one.best, []).append(one)
@@ -544,7 +567,7 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
         for alike in [_by_contests(group, lambda one: one.loose)]
     ]
     if len(parts) > _MAX_NAMES or (_by_lines(verdicts) and len(loose) > 1):
-        parts = [f"the best cannot be told from another one{at(loose)}"]
+        parts = [f"the best cannot be told from another one{at(loose).partition(' (')[0]}"]
     each = "each comparison has its own 95 % interval"
     return f"; {each}: with 95 % for {all_words(count)} together, {list_all(parts)}"
 
