@@ -7,14 +7,15 @@ from enum import StrEnum
 
 class About(StrEnum):
     """What a paragraph is about. `NOTES` are told before the run, `EMPTY` is why cells of the table have no number,
-    `BLOCKS` which intervals rest on few blocks of collectives, `OPENING` how long connections took to open, `LACKING`
-    what failed or was not measured, and `ECMP` what that alone would gain."""
+    `BLOCKS` which intervals rest on few blocks of collectives, `POOLED` the means over seeds, `OPENING` how long
+    connections took to open, `LACKING` what failed or was not measured, and `ECMP` what that alone would gain."""
 
     NOTES = "notes"
     ANSWER = "answer"
     FIDELITY = "fidelity"
     EMPTY = "empty cells"
     BLOCKS = "few blocks"
+    POOLED = "means over seeds"
     BOUNDS = "bounds"
     OPENING = "opening"
     CHOICES = "choices"

@@ -19,6 +19,7 @@ from analysis.statistics.contests import (
     repetitions,
     seeds_words,
     shared_words,
+    which_words,
 )
 from analysis.statistics.intervals import (
     FEW,
@@ -47,6 +48,7 @@ from analysis.statistics.number_words import (
     milliseconds,
     milliseconds_of,
     percent,
+    quoted,
     why_none,
 )
 from topologies.errors import list_all, list_first
@@ -54,6 +56,9 @@ from topologies.errors import list_all, list_first
 _MAX_RUNS = 4  # changes of the best along a number that are still told one by one
 _MAX_NAMES = 4
 _MOST_OWN = 2  # modes of the scenario's own that are told wherever they stand
+_CHOOSING = {"ccl": "embedding alone", "wan": "paths alone", "joint": "both"}  # what modes choose
+_PAIR = 2  # values of a number between which nothing grows that they do not tell
+_STEADY = 0.01  # a change of a time along a line, as a share, that is not told
 _RIPPLE = 0.05  # steps against a trend, as a share of its range, that are not told
 
 
@@ -67,10 +72,11 @@ _ROUND_OF_REQUESTS = (
 class Verdict:
     """The outcome of one contest.
 
-    `best` has the lowest of the mean times `means_s`. `equal` took the same times as it, `tied` have a difference whose
-    interval includes zero, and `unsure` one without an interval, with the reason. `loose` are told from it by their own
-    95 % interval, but not if all comparisons of the sentence are to hold together with 95 % (Bonferroni). `below` is
-    the gain of the best over its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one
+    `best` has the lowest of the mean times `means_s`. `equal` took the same times as it, if only in these
+    collectives (`only_here`) where the intervals of their means differ, `tied` have a difference whose interval
+    includes zero, and `unsure` one without an interval, with the reason. `loose` are told from it by their own 95 %
+    interval, but not if all comparisons of the sentence are to hold together with 95 % (Bonferroni). `below` is the
+    gain of the best over its baseline; if the best is the baseline, `below_next` is its gain over `next`, the one
     with the next higher mean. `over_baseline` has the gain of each other alternative over the baseline, and
     `over_others` that of the best over each other one. `quantity` is what `means_s` are, in words.
     """
@@ -88,6 +94,7 @@ class Verdict:
     over_baseline: Mapping[str, Interval]
     over_others: Mapping[str, Interval]
     quantity: str = "mean"
+    only_here: bool = False
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -129,14 +136,15 @@ def answer(
     kinds = {str(job.get("kind", "")) for one in settings for job in one.jobs}
     of_jobs = job_sentence(settings, jobs, follows=bool(told) and not kinds <= {REQUESTS, BACKGROUND})
     if not told or (of_jobs and kinds and kinds <= {REQUESTS, BACKGROUND}):
-        return of_jobs or _alone(settings, times)
+        return f"{of_jobs.removesuffix('.')}{_hash_of_jobs(settings)}." if of_jobs else _alone(settings, times)
     if REQUESTS in kinds:
         of_jobs = f"{_ROUND_OF_REQUESTS} {of_jobs}"
     contests, verdicts = [one for one, _ in told], [verdict for _, verdict in told]
     count = sum(len(one.times) - 1 for one in contests)
     if not all(one.contest.is_rivalry for one in contests):
         means = "; ".join(map(side_by_side, verdicts))
-        return f"{_compared(contests)}: {means}{_hash_doubt(contests, verdicts)}. {of_jobs}".strip()
+        doubts = f"{_other_work(contests)}{_hash_doubt(contests, verdicts)}"
+        return f"{_compared(contests)}: {means}{doubts}. {of_jobs}".strip()
     doubts = f"{_together(verdicts, count)}{_hash_doubt(contests, verdicts)}"
     return f"{_compared(contests)}: {outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
@@ -189,7 +197,13 @@ def verdict_of(contest: Contest, times: Mapping[str, Series], *, comparisons: in
         if third is not None
         else {},
         over_others=over,
+        only_here=len({_interval_of(series[name]) for name in (best, *equal)}) > 1,
     )
+
+
+def _interval_of(series: Series) -> str:
+    """Return the interval of a mean as it is told."""
+    return interval_words(summarise(series).mean_s, 1e3, " ms")
 
 
 def _gain(slower: Series, faster: Series, third: Series | None, *, confidence: float = 0.95) -> Interval:
@@ -274,18 +288,144 @@ def outcomes(verdicts: Sequence[Verdict]) -> str:
     """Return the outcome of all contests: along a number if they differ by one, or else by what is best."""
     if len(verdicts) == 1:
         return f"{_outcome(verdicts)}{_along(verdicts[0])}"
+    if said := _by_lines(verdicts):
+        return said
     trend = ""
     if all(len(one.contest.at) == 1 and one.contest.at[0].number is not None for one in verdicts):
         ordered = sorted(verdicts, key=lambda one: one.contest.at[0].number or 0)
         runs = [list(some) for _, some in groupby(ordered, key=lambda one: one.best)]
+        growth = _growth([(one.contest.at[0].words, one) for one in ordered]) if len(ordered) > _PAIR else []
         if 1 < len(runs) <= _MAX_RUNS:
-            return "; ".join(f"{_outcome(run, where=_span(run, runs))}{_trend(run)}" for run in runs)
-        trend = _trend(ordered) if len(runs) == 1 else ""
+            told = [f"{_outcome(run, where=_span(run, runs))}{_trend(run)}" for run in runs]
+            return "; ".join([*told, *growth])
+        trend = "; ".join([_trend(ordered) if len(runs) == 1 else "", *growth])
     groups: dict[tuple[str, ...], list[Verdict]] = {}
     for one in verdicts:
         groups.setdefault(one.leaders, []).append(one)
     total, by_size = len(verdicts), sorted(groups.values(), key=lambda group: -len(group))
     return "; ".join(_outcome(group, where=_at(group, total)) for group in by_size) + trend + _turns(verdicts)
+
+
+def _by_lines(verdicts: Sequence[Verdict]) -> str:
+    """Return the outcome of contests that differ by several keys, of which one is a quantity: along that quantity, at
+    each combination of the others. It is "" if none is, or if that is too much for a sentence."""
+    keys = range(len(verdicts[0].contest.at))
+    if len(keys) < 2 or any(len(one.contest.at) != len(keys) for one in verdicts):
+        return ""
+    lines = [_lines(verdicts, key) for key in keys if all(one.contest.at[key].number is not None for one in verdicts)]
+    few = [each for each in lines if len(each) <= _MAX_NAMES and all(len(line) > 1 for line in each.values())]
+    if not few:
+        return ""
+    by_words: dict[str, list[str]] = {}
+    for at, line in max(few, key=_most_turns).items():
+        by_words.setdefault(_along_line(line), []).append(quoted(at))
+    if "" in by_words:
+        return ""
+    return "; ".join(f"at {list_all(at)}: {words}" for words, at in by_words.items())
+
+
+def _along_line(line: "_Line") -> str:
+    """Return the outcome along a quantity, with how the baseline's time goes and what embedding and paths save; "" if
+    the best changes too often."""
+    sure = [list(run) for _, run in groupby(line, key=lambda each: (each[1].best, bool(_open(each[1]))))]
+    runs = [list(run) for _, run in groupby(line, key=lambda each: each[1].best)]
+    runs = sure if len(sure) <= _MAX_RUNS and not _saved_by_each(line) else runs
+    if len(runs) > _MAX_RUNS:
+        return ""
+    growth, saved = _growth(line), _saved_by_each(line)
+    if saved:  # with four modes in each line, all margins and doubts would be too much
+        return "; ".join([*growth, saved, _best_of_runs(runs, line)])
+    return "; ".join([*growth, *(_of_run(run, line) for run in runs)])
+
+
+def _growth(line: "_Line") -> list[str]:
+    """Return what the baseline takes at both ends of a line, unless that is about the same."""
+    (first, one), (last, other) = line[0], line[-1]
+    name = one.contest.baseline
+    begin_s, end_s = one.means_s.get(name), other.means_s.get(name)
+    if begin_s is None or end_s is None or math.isclose(begin_s, end_s, rel_tol=_STEADY):
+        return []
+    return [f"{name} takes {milliseconds(begin_s)} ms at {first} and {milliseconds(end_s)} ms at {last}"]
+
+
+def _where_along(run: "_Line", line: "_Line") -> str:
+    """Return where in a line neighbours are: " from 8 MB on"; "" for all of it."""
+    is_first, is_last = run[0] == line[0], run[-1] == line[-1]
+    return "" if is_first and is_last else _span_words([at for at, _ in run], is_first=is_first, is_last=is_last)
+
+
+def _of_run(run: "_Line", line: "_Line") -> str:
+    """Return the outcome of neighbours in a line of which the same alternative is best."""
+    group, words, where = [one for _, one in run], [at for at, _ in run], _where_along(run, line)
+    if all(one.next is None for one in group):
+        return f"{_winner(group, where)}"
+    doubts: dict[tuple[str, ...], list[str]] = {}
+    for at, one in run:
+        if names := _open(one):
+            doubts.setdefault(names, []).append(at)
+    some = sum(map(len, doubts.values()))
+    best = list_all([group[0].best, *dict.fromkeys(name for one in group for name in one.equal)])
+    verb = ("are" if best != group[0].best else "is") + " fastest" if some < len(run) else "has the lowest mean"
+    told = [
+        f"from {list_all(names)}{_at_some(at, words) if len(at) < len(run) else ''}" for names, at in doubts.items()
+    ]
+    doubt = f", but cannot be told {', and '.join(told)}" if told else ""
+    return f"{best} {verb}{where}{_margin_along(group)}{doubt}"
+
+
+def _open(one: Verdict) -> tuple[str, ...]:
+    """Return what the best of a contest cannot be told from."""
+    return tuple(dict.fromkeys((*one.tied, *_doubtful(one), *(name for name in one.unsure if name == one.next))))
+
+
+def _at_some(some: Sequence[str], words: Sequence[str]) -> str:
+    """Return some values of a line's in words, neighbours as a range: " at 8 MB", " from 8 MB to 64 MB"."""
+    at = [words.index(one) for one in some]
+    if len(at) > 2 and at[-1] - at[0] == len(at) - 1:
+        return f" from {some[0]} to {some[-1]}"
+    return f" at {list_all(some)}"
+
+
+def _margin_along(group: Sequence[Verdict]) -> str:
+    """Return by how much the best is below the baseline along a line, or how much longer the next takes."""
+    known = [(one, one.below) for one in group if one.below is not None]
+    if len(known) == len(group):
+        return f", {_shares(known, f'below {group[0].contest.baseline}', in_order=True)}"
+    if longer := _longer(group):
+        return f"; {longer}"
+    return ""
+
+
+def _saved_by_each(line: "_Line") -> str:
+    """Return what re-embedding alone, re-routing alone and both save along a line; "" unless modes that do so were
+    compared with the baseline."""
+    if any(not {*_CHOOSING} <= {*one.over_baseline} for _, one in line):
+        return ""
+    parts = list[str]()
+    for mode, what in _CHOOSING.items():
+        gains = [(at, one.over_baseline[mode]) for at, one in line]
+        unsure = [at for at, gain in gains if gain.why or gain.low <= ROUNDING]
+        low, high = (percent(end(gain.value for _, gain in gains)) for end in (min, max))
+        span = f"{low} %" if low == high else f"{low} to {high} %"
+        is_nowhere = len(unsure) == len(gains) or len(unsure) > _MAX_NAMES
+        doubt = f" ({'nowhere surely' if is_nowhere else f'not surely at {list_all(unsure)}'})" if unsure else ""
+        parts.append(f"{mode} ({what}) {'' if parts else 'saves '}{span}{doubt}")
+    return list_all(parts)
+
+
+def _best_of_runs(runs: Sequence["_Line"], line: "_Line") -> str:
+    """Return what is best along a line, and where it cannot be told from another one."""
+    unsure, verdicts = [at for at, one in line if _open(one)], [one for _, one in line]
+    names = [
+        f"{list_all([run[0][1].best, *_all([one for _, one in run], lambda one: one.equal)])}{_where_along(run, line)}"
+        for run in runs
+    ]
+    if not unsure:
+        return f"{list_all(names)} {'are' if any(one.equal for one in verdicts) else 'is'} fastest"
+    doubt = "nowhere told from all others"
+    if len(unsure) < len(line):
+        doubt = f"not told from all others{_at_some(unsure, [at for at, _ in line])}"
+    return f"{list_all(names)} {'has' if len(names) == 1 else 'have'} the lowest mean, {doubt}"
 
 
 def _turns(verdicts: Sequence[Verdict]) -> str:
@@ -330,12 +470,13 @@ def _most_turns(lines: Mapping[str, _Line]) -> tuple[bool, int]:
 
 
 def _lines(verdicts: Sequence[Verdict], key: int) -> dict[str, _Line]:
-    """Return contests that differ by two keys by the words of the other key, in the order of this one's numbers and
+    """Return contests that differ by several keys by the words of the others, in the order of this one's numbers and
     with its words."""
     lines: dict[str, list[tuple[float, str, Verdict]]] = {}
     for one in verdicts:
-        value = one.contest.at[key]
-        lines.setdefault(one.contest.at[1 - key].words, []).append((value.number or 0, value.words, one))
+        value, others = one.contest.at[key], (*one.contest.at[:key], *one.contest.at[key + 1 :])
+        at = ", ".join(other.words for other in others)
+        lines.setdefault(at, []).append((value.number or 0, value.words, one))
     return {
         words: [(at, one) for _, at, one in sorted(line, key=lambda each: each[0])] for words, line in lines.items()
     }
@@ -353,6 +494,15 @@ def side_by_side(verdict: Verdict) -> str:
     return along if len(told) > most and along else f"the {verdict.quantity} is {list_all(told)}"
 
 
+def _other_work(contests: Sequence[Measured]) -> str:
+    """Return why alternatives are not ranked whose buffers differ although no size is swept."""
+    buffers = list(dict.fromkeys(size for one in contests for size in one.contest.buffers))
+    if not buffers:
+        return ""
+    sizes = list_all(buffers) if len(buffers) <= _MAX_NAMES else f"{buffers[0]} to {buffers[-1]}"
+    return f"; these are not ranked, as buffers differ with blocks of one size: {sizes} (collective.size sets the same)"
+
+
 def _hash_doubt(contests: Sequence[Measured], verdicts: Sequence[Verdict]) -> str:
     """Return which alternatives were measured with one seed of ECMP's hash, of whose effect they tell nothing."""
     is_told = any(one.contest.is_rivalry or one.contest.is_named for one in verdicts)
@@ -363,9 +513,19 @@ def _hash_doubt(contests: Sequence[Measured], verdicts: Sequence[Verdict]) -> st
     where = ""
     if len(spread) < len(contests):
         at = [", ".join(value.words for value in one.contest.at) for one in spread]
-        where = f" at {list_first(at, _MAX_NAMES, separator='; ')}"
+        short = which_words([one.contest for one in spread], [one.contest for one in contests])
+        where = f" at {short or list_first(at, _MAX_NAMES, separator='; ')}"
     seeds = [each for one in spread for each in one.repetitions]
     return _one_hash(hashed, names, seeds, where, has_interval=is_told and any(map(has_interval, gains)))
+
+
+def _hash_of_jobs(settings: Sequence[Setting]) -> str:
+    """Return that one draw of ECMP's hash decides which jobs share links, where that is so."""
+    hashed = [one for one in settings if {*one.modes} & {*one.hashed}]
+    if not hashed or len({repetition_of(one).hash_seed for one in hashed}) > 1:
+        return ""
+    which = "one draw of ECMP's hash (fabric.hash_seed) decides which jobs share links"
+    return f"; {which}: with others they may take other times"
 
 
 def _one_hash(
@@ -389,6 +549,8 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
     loose = [one for one in verdicts if one.loose]
     if not loose:
         return ""
+    if all(map(_open, loose)) and _by_lines(verdicts):  # where the best is told from all others, it is so together
+        return "; each by its own 95 % interval"
     by_best: dict[str, list[Verdict]] = {}
     for one in loose:
         by_best.setdefault(one.best, []).append(one)
@@ -404,8 +566,8 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
         for best, group in by_best.items()
         for alike in [_by_contests(group, lambda one: one.loose)]
     ]
-    if len(parts) > _MAX_NAMES:
-        parts = [f"the best cannot be told from another one{at(loose)}"]
+    if len(parts) > _MAX_NAMES or (_by_lines(verdicts) and len(loose) > 1):
+        parts = [f"the best cannot be told from another one{at(loose).partition(' (')[0]}"]
     each = "each comparison has its own 95 % interval"
     return f"; {each}: with 95 % for {all_words(count)} together, {list_all(parts)}"
 
@@ -436,12 +598,17 @@ def _trend(run: Sequence[Verdict]) -> str:
 
 def _span(run: Sequence[Verdict], runs: Sequence[Sequence[Verdict]]) -> str:
     """Return where along a number a run of contests is: " up to 64 MB", " from 128 MB on"."""
-    least, most = run[0].contest.at[0].words, run[-1].contest.at[0].words
-    if run is runs[0]:
-        return f" up to {most}" if len(run) > 1 else f" at {most}"
-    if run is runs[-1]:
-        return f" from {least} on" if len(run) > 1 else f" at {least}"
-    return f" at {least}" if least == most else f" from {least} to {most}"
+    words = [one.contest.at[0].words for one in run]
+    return _span_words(words, is_first=run is runs[0], is_last=run is runs[-1])
+
+
+def _span_words(words: Sequence[str], *, is_first: bool, is_last: bool) -> str:
+    least, most = words[0], words[-1]
+    if least == most:
+        return f" at {least}"
+    if is_first:
+        return f" up to {most}"
+    return f" from {least} on" if is_last else f" from {least} to {most}"
 
 
 def _where(some: Sequence[Verdict], total: int, more: str = "") -> str:
@@ -498,11 +665,16 @@ def _winner(group: Sequence[Verdict], where: str) -> str:
     """Return which alternative is best, as surely as it is so."""
     best = group[0].best
     if all(one.next is None for one in group):
-        return f"{list_all([best, *group[0].equal])} take the same time{where}"
+        return f"{list_all([best, *group[0].equal])} take the same time{_only_here(group)}{where}"
     if all(one.equal for one in group):
         best = list_all([best, *_all(group, lambda one: one.equal)])
+        where = f"{_only_here(group)}{where}"
         return f"{best} are equally fast{where}, and fastest" if not _is_open(group) else f"{best} are equal{where}"
     return f"{best} {'has the lowest mean' if _is_open(group) else 'is fastest'}{where}"
+
+
+def _only_here(group: Sequence[Verdict]) -> str:
+    return " in each of these collectives (their intervals differ)" if any(one.only_here for one in group) else ""
 
 
 def _doubts(group: Sequence[Verdict]) -> str:
@@ -599,15 +771,17 @@ def _longer(group: Sequence[Verdict]) -> str:
     return f"{then} takes {_shares(longer, 'longer')}" if longer else ""
 
 
-def _shares(told: Sequence[tuple[Verdict, Interval]], what: str) -> str:
-    """Return the shares of these outcomes in words: "35.3 % below base (95 % interval 35.1 to 35.5 %)"."""
+def _shares(told: Sequence[tuple[Verdict, Interval]], what: str, *, in_order: bool = False) -> str:
+    """Return the shares of these outcomes in words: "35.3 % below base (95 % interval 35.1 to 35.5 %)", `in_order` the
+    first one first where they fall all the way."""
     gains = [each for _, each in told]
     least, most = min(one.value for one in gains), max(one.value for one in gains)
     without = [one for one in gains if one.why]
     ends = [end for one in gains if not one.why for end in (one.low, one.high)]
     whole = Interval(value=least, low=min(ends, default=math.nan), high=max(ends, default=math.nan))
     low, high = (fixed(end * 100, decimals(whole, 100, 1)) for end in (least, most))
-    span = f"{low} %" if low == high else f"{low} to {high} %"
+    is_falling = in_order and all(after.value <= before.value for before, after in pairwise(gains))
+    span = f"{low} %" if low == high else f"{high} to {low} %" if is_falling else f"{low} to {high} %"
     if percent(most) == fixed(0, 1):
         span = "less than 0.1 %"
     if without and len(without) == len(gains):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from analysis.statistics.intervals import Series, pooled_repetitions
 from analysis.statistics.jobs_in_words import JOINED, Job, told_apart
 from analysis.statistics.number_words import quoted
+from topologies.errors import list_all
 
 JOBS = "job"
 """The key of the jobs of a round."""
@@ -26,9 +27,12 @@ BASELINE = "baseline"
 AS_ALL = "nothing else"
 """What tells a setting beside others that has nothing but what is common to all."""
 _MOST_COMMON = 90  # characters of what settings share that each row or line tells again
+_MOST_VALUES, _MOST_LEFT_OUT = 4, 2  # values by which contests are told, or contests that are not among them
 _FIXED = "base"  # the mode that chooses no paths
 _ROUTINGS = {"ecmp": "ECMP", "spray": "spraying", "te": "TE"}
 """The routings, as labels name them, that spread flows which no mode has routed; in a sentence."""
+_BUFFER = " buffer"
+"""What the part of a label ends with that tells how large the buffer is, of which blocks are parts."""
 _CHOICES = (
     *(f"collective.{name}" for name in ("algorithm", "channels", "pieces", "schedule", "reembed_every", "ring")),
     *("fabric.routing", "fabric.rails", "fabric.paths", "fabric.buffer", "class", "policy"),
@@ -103,7 +107,8 @@ class Contest:
     contests differ, and `label` is what all alternatives share, as their `kind` is, "" for several, and how many
     `iterations` of training a collective has. `is_choice` tells that somebody can choose among the alternatives,
     `is_named` that the user has named the baseline, `key` the one key whose values they are (or MODE), and `numbers`
-    are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which none is better.
+    are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which none is better;
+    `buffers` has the sizes of their buffers, if it is these that differ, as with more GPUs and the same blocks.
     `is_unmodelled` tells that the timing model's times of some are without their faults. `own` are those that the
     scenario itself defines.
     """
@@ -117,6 +122,7 @@ class Contest:
     hashed: tuple[str, ...] = ()
     is_named: bool = False
     is_rivalry: bool = True
+    buffers: tuple[str, ...] = ()
     key: str | None = None
     numbers: Mapping[str, float] | None = None
     is_unmodelled: bool = False
@@ -190,6 +196,23 @@ def is_rivalry(key: str) -> bool:
 
 def _is_among(key: str, some: Sequence[str]) -> bool:
     return key in some or key.startswith(tuple(one for one in some if one.endswith(".")))
+
+
+def which_words(some: Sequence[Contest], among: Sequence[Contest]) -> str:
+    """Return in short which contests these are `among` others: by the values of one key, "ecmp", if these are all with
+    them, or by the one or two that they are not, "all but stale 14"; "" if neither is shorter."""
+    others = [one for one in among if one not in some]
+    for key in dict.fromkeys(value.key for one in among for value in one.at):
+        inside, outside = (
+            dict.fromkeys(value.words for one in each for value in one.at if value.key == key)
+            for each in (some, others)
+        )
+        if len(inside) <= _MOST_VALUES and len(inside) < len(some) and not {*inside} & {*outside}:
+            return list_all([*inside])
+    if 0 < len(others) <= _MOST_LEFT_OUT and 2 * len(others) < len(some):
+        left_out = [", ".join(value.words for value in one.at) for one in others]
+        return f"all but {list_all([*map(quoted, left_out)])}" if all(left_out) else ""
+    return ""
 
 
 def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
@@ -334,6 +357,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         for value in one.at
         if value.key == only and value.number is not None
     }
+    buffers = tuple(dict.fromkeys(_buffer_of(one) for one in group)) if all(map(is_rivalry, keys)) else ()
     return Contest(
         label=shared_words([one.label for one in group]),
         kind=group[0].kind if len({(one.kind, one.iterations) for one in group}) == 1 else "",
@@ -343,12 +367,18 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         baseline=_baseline(named, keys),
         is_choice=is_choice,
         is_named=any(key in group[0].baseline for key in keys),
-        is_rivalry=all(map(is_rivalry, keys)),
+        is_rivalry=all(map(is_rivalry, keys)) and len(buffers) == 1,
+        buffers=buffers if len(buffers) > 1 else (),
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
         is_unmodelled=any(one.is_unmodelled for one in group),
         iterations=group[0].iterations,
     )
+
+
+def _buffer_of(one: Setting) -> str:
+    """Return how large the buffer of a configuration is, in words; "" where its label does not tell."""
+    return next((part.removesuffix(_BUFFER) for part in one.label.split(", ") if part.endswith(_BUFFER)), "")
 
 
 def _baseline(named: Mapping[str, Setting], keys: set[str]) -> str:

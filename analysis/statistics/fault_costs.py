@@ -6,8 +6,8 @@ cost, or `NOT_PREDICTED` without one, and no times of detection and recovery.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,8 @@ class FaultResult:
     for each of the first collectives that it hit, as `fault_outcomes` has them, and `jobs` the same of each job of the
     rounds that is waited for, with how far that may be off if it is measured. `error_s` is how far the cost may be off,
     as far as the point's predictions are; `collectives` is in how many collectives the predicted cost arises, if it is
-    not that of all. `collectives_lost` attempts failed because of it.
+    not that of all. `collectives_lost` attempts failed because of it. Of a measured fault `predicted` is the outcome in
+    the model, "" if that was not run, and `predicted_s` the cost there.
     """
 
     number: int
@@ -89,6 +90,8 @@ class FaultResult:
     error_s: float | None = None
     collectives: int | None = None
     collectives_lost: int = 0
+    predicted: str = ""
+    predicted_s: float | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -175,8 +178,24 @@ class FaultCost:
             f"{outcome} with {_seeds(count)}" if len(counts) > 1 else outcome for outcome, count in counts.items()
         ]
         after = _after([one.recovered_s for one in self.results if one.recovered_s is not None])
-        told_cost = "" if cost is None else f", {self._cost_is} {cost}{self._parts}{self.jobs_words}"
+        beside = self._predicted_words
+        told_cost = "" if cost is None else f", {self._cost_is} {cost}{beside}{self._parts}{self.jobs_words}"
         return f"{', '.join(outcomes)}{after and f' {after}'}{told_cost}{self._as_before}"
+
+    @property
+    def predicted_cost_s(self) -> float | None:
+        """The mean over the seeds of the predicted cost of a measured fault, s; None if it is not known for all."""
+        known = [one.predicted_s for one in self.results]
+        values = [value for value in known if value is not None]
+        return sum(values) / len(values) if len(values) == len(known) else None
+
+    @property
+    def _predicted_words(self) -> str:
+        """The predicted cost beside the measured one, in brackets."""
+        if self.predicted_cost_s is None:
+            return " (not predicted)" if all(one.predicted == NOT_PREDICTED for one in self.results) else ""
+        cost_s = self.predicted_cost_s
+        return f" (predicted {_time(cost_s) if abs(cost_s) > _RESOLUTION_S else _NOTHING})"
 
     @property
     def apart_s(self) -> tuple[float, float] | None:
@@ -323,6 +342,7 @@ class PointCosts:
                 "mean_lost_s": _mean_known(each.lost_s for each in one.results),
                 "mean_gained_s": _mean_known(each.gained_s for each in one.results),
                 "mean_lasting_cost_s": one.lasting_cost_s,
+                "mean_predicted_cost_s": one.predicted_cost_s,
                 "as_before": [each.as_before for each in one.results],
                 "mean_job_costs_s": {name: _mean_job_s(costs) for name, costs in one.jobs.items()},
                 "cost_low_s": None if cost is None or cost.why else cost.low,
@@ -375,7 +395,8 @@ def pooled_costs(settings: Sequence[Setting], faults: Mapping[Point, Sequence[Fa
                 here = [one for one in group if shown.get(Point(engine, one.index, mode))]
                 alike: dict[tuple[int, str, int], list[FaultResult]] = {}
                 for one in here:
-                    for fault in shown[Point(engine, one.index, mode)]:
+                    predicted = faults.get(Point("model", one.index, mode), ())
+                    for fault in _with_predictions(shown[Point(engine, one.index, mode)], predicted):
                         alike.setdefault((fault.number, fault.what, fault.at_collective), []).append(fault)
                 if here:
                     label = shared_words([one.label for one in here])
@@ -391,13 +412,27 @@ def pooled_costs(settings: Sequence[Setting], faults: Mapping[Point, Sequence[Fa
     return found
 
 
+def _with_predictions(measured: Sequence[FaultResult], predicted: Sequence[FaultResult]) -> Iterator[FaultResult]:
+    """Yield measured faults with the outcome and the cost that are predicted of the same ones, if they have hit the
+    same collectives: those of a fault that outlasts the measured ones are not all known. Predicted ones stay."""
+    known = {(one.number, one.at_collective): one for one in predicted}
+    for one in measured:
+        like = known.get((one.number, one.at_collective)) if one.is_measured else None
+        if like is None or (one.as_before == NOT_IN_RUN) is not (like.as_before == NOT_IN_RUN):
+            is_unknown = like is not None and not like.is_measured and like.outcome == NOT_PREDICTED
+            yield replace(one, predicted=NOT_PREDICTED) if is_unknown else one
+        else:
+            yield replace(one, predicted=like.outcome, predicted_s=like.cost_s)
+
+
 def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:
     """Return what the times of recovery and the costs of the measured ones of these faults are, in words for each kind
-    of fault that there is."""
+    of fault that there is, and why some have no prediction."""
     measured = [one for one in faults if one.is_measured]
     kinds = {one.kind for one in measured}
     failed = {one.kind for one in measured if one.collectives_lost and one.kind in (DOWN, LOSSY)}
-    return tuple(words + _FAILED * (kind in failed) for kind, words in _COSTS.items() if kind in kinds)
+    unpredicted = [f"not predicted: {_WHY_NOT}"] * any(one.predicted == NOT_PREDICTED for one in measured)
+    return (*(words + _FAILED * (kind in failed) for kind, words in _COSTS.items() if kind in kinds), *unpredicted)
 
 
 def attempts_sentence(faults: Iterable[FaultResult]) -> str:

@@ -55,6 +55,8 @@ _WHAT = ("mean", "gain")
 FEW, FEW_BLOCKS = "too few collectives for an interval", "too few independent blocks of collectives for an interval"
 FEW_HASHES = "too few seeds of ECMP's hash for an interval"
 ALIKE = "times differ in too few collectives for an interval"
+ALIKE_BLOCKS = "times differ in too few independent blocks of collectives for an interval"
+ALL_SAME = "the same time in each of these collectives"
 HEAVY = "too few collectives for an interval, as the slowest conditions are rare"
 FEW_DRAWS = f"too few seeds for an interval: {MIN_BLOCKS} or more"
 ONE_DRAW = "no interval, as all rounds have the same draw of background traffic, and other draws would differ"
@@ -314,15 +316,31 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95, least_blocks: 
             has_draws = any(one.by_draw is not None for one in blocks.times)
             return replace(without, why=FEW_HASHES if has_draws else FEW)
         interval = replace(ratio, value=value, low=1 - 1 / ratio.low, high=1 - 1 / ratio.high)
-    differ = int((np.abs(mode_s - base_s) > _ROUNDING * base_s).sum())
-    varies = np.ptp(base_s / blocks.sizes) > _ROUNDING * float(base_s.max())
     is_exact = interval.low == interval.high and blocks.exact
-    if not interval.why and not is_exact and differ < min(base_s.size, MIN_DIFFERENT) and varies:
-        return replace(without, why=ALIKE)
+    why = "" if is_exact else _why_alike(blocks, has_interval=not interval.why)
     reach = max(value - interval.low, interval.high - value)
-    if not interval.why and blocks.number < MIN_UNEVEN_BLOCKS and reach > _WIDEST_GAIN:
-        return replace(without, why=FEW_BLOCKS)
-    return interval
+    if not why and not interval.why and blocks.number < MIN_UNEVEN_BLOCKS and reach > _WIDEST_GAIN:
+        why = FEW_BLOCKS
+    return replace(without, why=why) if why else interval
+
+
+def _why_alike(blocks: "_Blocks", *, has_interval: bool) -> str:
+    """Return why the gain between two series that are alike in some or all collectives has no interval; "" if that is
+    no reason, as where no time varies."""
+    of_base, of_mode = blocks.times
+    varies = np.ptp(of_base.by_block / blocks.sizes) > _ROUNDING * float(of_base.by_block.max())
+    apart, blocks_apart = (
+        int((np.abs(mode_s - base_s) > rounding * base_s).sum())
+        for base_s, mode_s, rounding in (
+            (of_base.by_collective, of_mode.by_collective, SAME_TIME),
+            (of_base.by_block, of_mode.by_block, _ROUNDING),
+        )
+    )
+    if not apart:
+        return ALL_SAME if varies or not has_interval else ""
+    if has_interval and varies and blocks_apart < min(of_base.by_block.size, MIN_DIFFERENT):
+        return ALIKE if apart < MIN_DIFFERENT else ALIKE_BLOCKS
+    return ""
 
 
 def mean_of_draws(values: Floats, *, confidence: float = 0.95) -> Interval:
@@ -363,7 +381,7 @@ def reasons(estimates: Iterable[Estimated]) -> list[str]:
         for what, interval in zip(_WHAT, both, strict=True):
             if interval is not None:
                 having.setdefault(name, set()).add(what)
-                if interval.why:
+                if interval.why and interval.why != ALL_SAME:  # whose cell says so
                     lacking.setdefault(interval.why, {}).setdefault(name, set()).add(what)
     return [f"{why}{_of_which(which, having)}" for why, which in lacking.items()]
 

@@ -1,7 +1,7 @@
 """What each job of a run's rounds takes in each configuration, in words. Jobs are no rivals: they do different work."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,6 +36,7 @@ from analysis.statistics.number_words import (
     at_words,
     collective_name,
     counted,
+    is_noticeable,
     longer_words,
     milliseconds,
     percent,
@@ -45,8 +46,10 @@ from topologies.errors import list_all, list_first
 from topologies.units import parse_delay_or_zero_s
 
 _MOST, _MOST_MODES = 8, 2  # configurations, and modes, whose times are told
-_MOST_TIMES = 8  # of all jobs, beyond which those of the slowed one alone are told
+_MOST_TIMES = 8  # of all jobs, beyond which each is told in short
 _MOST_JOBS = 4  # that are named
+_MOST_CLAUSES, _MOST_IN_CLAUSE = 6, 4  # jobs that have a clause each, and times in one of them
+_MOST_BESIDE = 3  # jobs that are named where another one runs beside them
 _WHOLE = 0.95  # of a job's time: another one that runs for less of it is told for how much
 _SELF_SUFFICIENT = ("without ", "from ", "on ", "by ", "for ", "once")
 """Beginnings of words that need no "with"."""
@@ -128,16 +131,17 @@ def job_sentence(
             for name in names
         }
         before = before or (mode, engine, rounds)
-        shown = _worst(of_names.values()) if len(names) * len(rounds) > _MOST_TIMES else names
+        is_short = sum(len(one.rounds) for one in of_names.values()) > _MOST_TIMES
+        shown = _shown(of_names.values()) if is_short else names
         gains = [each for name in shown for each in of_names[name].gains]
         # Where all lack an interval, the end of the sentence says why; beside others each says so itself.
-        lacking = [bool(one.why) for one in gains if one.value]
+        lacking = [_lacks(one) for one in gains if is_noticeable(one)]
         tells_why = any(lacking) and not all(lacking)
-        takes = [of_names[name].takes(tells_why=tells_why) for name in shown]
+        takes = [of_names[name].takes(tells_why=tells_why, is_short=is_short) for name in shown]
         compared += [] if tells_why else gains
         rest = _rest([of_names[name] for name in names if name not in shown])
         of_modes.append(f"{head}{in_mode}{'; '.join([*takes, *rest])}")
-    whys = [one for one in compared if one.why and one.value]
+    whys = [one for one in compared if _lacks(one)]
     without = f" ({why_none(whys)})" if whys else ""
     return f"{'Of the jobs, ' * follows}{'; '.join(of_modes)}{without}."
 
@@ -166,6 +170,11 @@ def _rounds(
                 chosen=", ".join(value.words for value in elsewhere if is_choice(value.key)),
                 given=", ".join(value.words for value in elsewhere if not is_choice(value.key)),
             )
+
+
+def _lacks(gain: Interval) -> bool:
+    """Return whether a gain is worth a reason for having no interval."""
+    return bool(gain.why) and is_noticeable(gain)
 
 
 def _least(rounds: Sequence[_Rounds]) -> int:
@@ -221,10 +230,23 @@ class _Job:
         return max((-each.value for each in self.gains), default=-math.inf)
 
     @property
+    def by_rounds(self) -> list[tuple[_Rounds, float]]:
+        """By how much longer it takes at most in each configuration that is compared with another one, as a share."""
+        own = zip(self.rounds, _gains(self.name, self.rounds, self.by_jobs), strict=True)
+        each = [(one, [*([found] if found else []), *(gain for gain, _ in self._across(one))]) for one, found in own]
+        return [(one, max(-gain.value for gain in gains)) for one, gains in each if gains]
+
+    @property
     def most_changed(self) -> float:
         """By how much its time differs at most from that which it is compared with, as a share; 0 if nowhere."""
         most = max((abs(each.value) for each in self.gains), default=0.0)
         return most if most > ROUNDING else 0.0
+
+    @property
+    def is_asked_about(self) -> bool:
+        """Whether it does the same work in another way in some configurations, such as in another class."""
+        jobs = [one.job(self.name) for one in self.rounds]
+        return any(is_same_work(jobs[0], job) and words_of(jobs[0]) != words_of(job) for job in jobs)
 
     @property
     def varies(self) -> bool:
@@ -238,21 +260,38 @@ class _Job:
 
     def _across(self, one: _Rounds) -> Iterator[tuple[Interval, str]]:
         """Yield its gain in a configuration over the first one with the same jobs under the same conditions in which
-        something else was chosen, and over the other mode, each with what it is over."""
+        something else was chosen, over the first one in which these jobs do the same work in another way, and over the
+        other mode, each with what it is over."""
         words = sorted(map(words_of, one.setting.jobs))
         for first in self.rounds if self.by_jobs else ():
             if first.given == one.given and sorted(map(words_of, first.setting.jobs)) == words:
                 if first.chosen != one.chosen and (found := gain(first.times[self.name], one.times[self.name])):
                     yield found, at_words(first.chosen)
                 break
+        yield from self._in_another_way(one)
         other = self.in_other.get(one.setting.index)
         if other is not None and self.name in other.times:
             found = gain(other.times[self.name], one.times[self.name])
             if found is not None:
                 yield found, f"in {self.other}"
 
-    def takes(self, *, tells_why: bool) -> str:
-        """Return what it takes in each configuration, and if it `tells_why`, why a gain has no interval."""
+    def _in_another_way(self, one: _Rounds) -> Iterator[tuple[Interval, str]]:
+        """Yield its gain over the first configuration in which the same jobs do the same work in another way (a job in
+        another class), with what it is over, unless that is what it is compared with anyway."""
+        alike = [each for each in self.rounds if each.elsewhere == one.elsewhere and _is_same_work(each, one)]
+        if not self.by_jobs or alike[0] is one:
+            return
+        job = one.job(self.name)
+        same = (each for each in self.rounds if each.elsewhere == one.elsewhere)
+        if alike[0] is next(each for each in same if is_same_work(each.job(self.name), job)):
+            return
+        if found := gain(alike[0].times[self.name], one.times[self.name]):
+            own = _own_words(self.name, alike[0], (alike[0], one))
+            yield found, own or f"beside {_others_words(self.name, alike[0], (alike[0], one))}"
+
+    def takes(self, *, tells_why: bool, is_short: bool) -> str:
+        """Return what it takes in each configuration, and if it `tells_why`, why a gain has no interval. In short it is
+        not told for which share of its time others run beside it."""
         parts = list[str]()
         for one, found in zip(self.rounds, _gains(self.name, self.rounds, self.by_jobs), strict=True):
             told = [] if found is None else [(found, "")]
@@ -261,13 +300,14 @@ class _Job:
                 for each, than in self._across(one)
             ]
             words = [
-                f"{longer_words(each)}{f' ({why_none([each])})' * bool(tells_why and each.why and each.value)}{than}"
+                f"{longer_words(each)}{f' ({why_none([each])})' * (tells_why and _lacks(each))}{than}"
                 for each, than in told
             ]
             time = f"{milliseconds(float(one.times[self.name].completion_s.mean()))} ms"
+            words = words[:1] if all(abs(each.value) <= ROUNDING for each, _ in told) else words
             compared = f", {list_all(words)}" if words else ""
             where = _where(self.name, one, self.rounds)
-            runs = _beside_for(self.name, one) if compared or " beside " in where else ""
+            runs = _beside_for(self.name, one) if not is_short and (compared or " beside " in where) else ""
             parts.append(f"{time}{where}{runs}{compared}")
         told_parts = [*parts[:_MOST], *([f"{len(parts) - _MOST} more below"] if len(parts) > _MOST else [])]
         amounts = {amount_of(one.job(self.name)) for one in self.rounds}  # several are told beside the times
@@ -276,21 +316,48 @@ class _Job:
         return f"{self.name}{f' ({measure})' * bool(measure)} takes {'; '.join(told_parts)}"
 
 
-def _worst(jobs: Iterable[_Job]) -> list[str]:
-    """Return the name of the job whose time changes most; where none does, of one that itself differs between the
-    configurations, or else of the one that takes longest."""
-    return [max(jobs, key=lambda job: (job.most_changed, job.varies, job.longest, job.most_s)).name]
+def _is_same_work(one: _Rounds, other: _Rounds) -> bool:
+    """Return whether two configurations have the same jobs, which all do the same work."""
+    mine, its = ({str(job["name"]): job for job in each.setting.jobs} for each in (one, other))
+    return mine.keys() == its.keys() and all(is_same_work(job, its[name]) for name, job in mine.items())
+
+
+def _shown(jobs: Collection[_Job]) -> list[str]:
+    """Return the names of all jobs if a clause of each can tell its times, or else of the one that is asked about: of
+    those that do their work in another way somewhere, or of all, that whose time changes most; where none does, one
+    that itself differs between the configurations, or else the one that takes longest."""
+    if len(jobs) <= _MOST_CLAUSES and all(len(job.rounds) <= _MOST_IN_CLAUSE for job in jobs):
+        return [job.name for job in jobs]
+    order = [max(jobs, key=lambda job: (job.is_asked_about, job.most_changed, job.varies, job.longest, job.most_s))]
+    return [job.name for job in order]
 
 
 def _rest(others: Sequence[_Job]) -> list[str]:
-    """Return how much longer the other jobs take at most, if there are any."""
-    if not others:
-        return []
-    what = f"the {len(others)} other jobs take" if len(others) > 1 else f"{others[0].name}, the other job, takes"
+    """Return what each of the other jobs takes, and how much longer at most; of many only the latter of all."""
+    if len(others) < _MOST_CLAUSES:
+        return [_in_a_clause(job) for job in others]
     longest = max(job.longest for job in others)
+    what = f"the {len(others)} other jobs take"
     if longest == -math.inf:
         return [f"{what} at most {milliseconds(max(job.most_s for job in others))} ms"]
     return [f"{what} at most {percent(longest)} % longer" if longest > ROUNDING else f"{what} no longer"]
+
+
+def _in_a_clause(job: _Job) -> str:
+    """Return the range of a job's times, and by how much it takes longer at most, and where."""
+    times = sorted({milliseconds(float(one.times[job.name].completion_s.mean())) for one in job.rounds}, key=_number)
+    span = times[0] if len(times) == 1 else f"{times[0]} to {times[-1]}"
+    told = f"{job.name} takes {span} ms"
+    if job.longest == -math.inf:
+        return told
+    if job.longest <= ROUNDING:
+        return f"{told}, nowhere longer" if len(times) > 1 else told
+    where = next(_where(job.name, one, job.rounds) for one, most in job.by_rounds if most == job.longest)
+    return f"{told}, at most {percent(job.longest)} % longer,{where}"
+
+
+def _number(words: str) -> float:
+    return float(words.replace(",", ""))
 
 
 def _beside_for(name: str, one: _Rounds) -> str:
@@ -317,13 +384,38 @@ def _beside_for(name: str, one: _Rounds) -> str:
 
 def _where(name: str, one: _Rounds, rounds: Sequence[_Rounds]) -> str:
     """Return how a job's configuration differs from the others that have it: " with 8 MB", " beside infer 32 MB"."""
-    own = differing_fields([(each.job(name),) for each in rounds])[name]
-    mine = own_words(one.job(name), own)
-    words = f" {'' if mine.startswith(_SELF_SUFFICIENT) else 'with '}{mine}" if mine else ""
+    own = _own_words(name, one, rounds)
+    words = f" {own}" if own else ""
     if len({tuple(map(words_of, each.others(name))) for each in rounds}) > 1:
-        others, fields = one.others(name), differing_fields([each.others(name) for each in rounds])
-        beside = JOINED.join(short_words(job, fields[str(job["name"])]) for job in others)
-        words += f" beside {beside}" if others else " alone"
+        words += f" beside {_others_words(name, one, rounds)}" if one.others(name) else " alone"
     if len({each.elsewhere for each in rounds}) > 1:
         words += f" {at_words(one.elsewhere)}"
     return words
+
+
+def _own_words(name: str, one: _Rounds, rounds: Sequence[_Rounds]) -> str:
+    """Return how a job itself differs from that of other configurations: "with 8 MB"; "" where it does not."""
+    own = differing_fields([(each.job(name),) for each in rounds])[name]
+    mine = own_words(one.job(name), own)
+    return f"{'' if mine.startswith(_SELF_SUFFICIENT) else 'with '}{mine}" if mine else ""
+
+
+def _others_words(name: str, one: _Rounds, rounds: Sequence[_Rounds]) -> str:
+    """Return the jobs beside a job, with what tells them from those of its other configurations: "infer 8 MB". Where
+    they are many, those that differ are named, and those that are missing elsewhere are counted."""
+    others, everywhere = one.others(name), [each.others(name) for each in rounds]
+    fields = differing_fields(everywhere)
+    words = {str(job["name"]): short_words(job, fields[str(job["name"])]) for job in others}
+    if max(map(len, everywhere)) <= _MOST_BESIDE:
+        return JOINED.join(words.values())
+    own = [words[other] for other in words if fields[other]]
+    common = set.intersection(*map(_names_of, everywhere))
+    further = [other for other in words if not fields[other] and other not in common]
+    further = further if own or further else [*words]
+    if (own and len(further) > 1) or len(further) > _MOST_BESIDE:
+        further = [f"{len(further)} others"]
+    return JOINED.join([*own, *further])
+
+
+def _names_of(jobs: Iterable[Job]) -> set[str]:
+    return {str(job["name"]) for job in jobs}

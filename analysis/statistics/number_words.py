@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, SAME_TIME, Interval, Numbers
+from analysis.statistics.intervals import ALL_SAME, FEW, MIN_COLLECTIVES, SAME_TIME, Interval, Numbers
 from analysis.statistics.jobs_in_words import COLLECTIVE_NAMES
 from topologies.errors import list_all
 from topologies.units import plural
@@ -86,11 +86,19 @@ def has_interval(interval: Interval) -> bool:
     return not math.isnan(interval.low) and not is_alike(interval)
 
 
+def is_noticeable(gain: Interval) -> bool:
+    """Return whether a gain is told as a number, and not as less than what one decimal shows."""
+    return not math.isnan(gain.low) or percent(abs(gain.value)) != fixed(0, 1)
+
+
 def longer_words(gain: Interval) -> str:
     """Return by how much longer, or less long, than a baseline something takes, given its gain: "9.1 % longer (95 %
     interval 8.6 to 9.6 %)". The caller tells why there is no interval."""
     if abs(gain.value) <= ROUNDING:
-        return "as long"
+        is_same = gain.why == ALL_SAME or (not gain.why and not has_interval(gain))
+        return "as long" if is_same else f"as long on average{interval_words(gain, 100, ' %')}"
+    if not is_noticeable(gain):
+        return f"less than 0.1 % {'less' if gain.value > 0 else 'longer'}"
     if gain.value > 0:
         return f"{percent_of(gain)} % less{'' if gain.why else interval_words(gain, 100, ' %')}"
     longer = Interval(value=-gain.value, low=-gain.high, high=-gain.low, why=gain.why)
@@ -118,9 +126,9 @@ def ends(interval: Interval, scale: float, digits: int) -> tuple[str, str]:
 
 
 def bracketed(interval: Interval, scale: float, digits: int) -> str:
-    """Return both ends of an interval in brackets for a table or a line, or why there are none."""
+    """Return both ends of an interval in brackets for a table or a line, or that there are none."""
     if math.isnan(interval.low):
-        return "[-]"
+        return "[the same]" if interval.why == ALL_SAME else "[-]"
     low, high = ends(interval, scale, digits)
     return "[all alike]" if low == high else f"[{low}, {high}]"
 

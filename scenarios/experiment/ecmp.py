@@ -5,6 +5,7 @@ some may give the same paths. Each gain has an interval as the others do, from p
 are enough independent blocks of them; seeds of the conditions are pooled.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -13,7 +14,9 @@ import numpy as np
 
 from analysis.statistics.contests import Setting, repetitions, with_short_tables
 from analysis.statistics.intervals import (
+    ALL_SAME,
     FEW_BLOCKS,
+    MIN_COLLECTIVES,
     MIN_UNEVEN_BLOCKS,
     Interval,
     Series,
@@ -39,6 +42,8 @@ HASH_SEEDS = range(1, 9)
 _MOST_COLLECTIVES = 2000  # of a configuration
 _MOST_TRANSFERS = 4_000_000  # that are predicted in all, which takes about ten seconds
 _WIDE = 0.1  # a range of gains is told in whole percent from here on
+_NARROW = 0.01  # half an interval of a gain that is told in tenths of a percent at most
+_LEAST = 0.0005  # a gain that is told as a number
 _EQUAL = "equal to base"
 _ROUNDING = 1e-12  # of the sums of equal times
 
@@ -70,10 +75,13 @@ class EcmpGain:
 
 def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
     """Return the gains for each of these configurations, with their indices, in which a mode that re-routes is compared
-    with base over several WAN paths. Faults are left out."""
+    with base over several WAN paths; none if some of them spread flows by ECMP, as these are compared. Faults are left
+    out."""
     first = dict[int, Scenario]()
     for index, config in configs:
         first.setdefault(index, config)
+    if any(config.fabric.routing == "ecmp" for config in first.values()):
+        return []
     asked = {index: config for index, config in first.items() if _is_asked(config)}
     alone = {index: _base_alone(config) for index, config in asked.items()}
     distinct = dict.fromkeys(alone.values())
@@ -116,6 +124,8 @@ def _gain(single: Series, spread: Series) -> Interval:
 
 def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
     """Yield the line that tells these gains, if there are any."""
+    known = [one for one in gains if any(map(_is_known, one.intervals))]
+    few, gains = len(gains) - len(known) if known else 0, known or gains
     if not gains:
         return
     groups = dict[tuple[str, ...], list[EcmpGain]]()
@@ -126,23 +136,43 @@ def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
     of += [f"with each of {gains[0].seeds} seeds"] * (gains[0].seeds > 1)
     of += ["without faults"] * any(one.intact for one in gains)
     of.append(_noise([each for one in gains for each in one.intervals]))
+    of += [f"{few} more {'configuration has' if few == 1 else 'configurations have'} no intervals"] * bool(few)
     yield (
-        f"ECMP alone, without re-routing, would be {_outcome(list(groups.values()))} "
+        f"ECMP alone, without re-routing, would be {_outcome(list(groups.values()))}{_doubt(gains)} "
         f"({', '.join(of)}; --set fabric.routing=ecmp)"
     )
 
 
+def _is_known(gain: Interval) -> bool:
+    """Return whether a gain has an interval, or is none in any collective."""
+    return not gain.why or gain.why == ALL_SAME
+
+
+def _doubt(gains: Sequence[EcmpGain]) -> str:
+    """Return that these gains are from few collectives, or that none can be told from zero."""
+    intervals, least = [each for one in gains for each in one.intervals], min(one.collectives for one in gains)
+    if any(map(_is_known, intervals)):
+        ends = [(one.low, one.high) for one in intervals if not one.why]
+        is_told = bool(ends) and max(abs(one.value) for one in intervals) > _LEAST
+        return ", which no interval tells from base" if is_told and all(low <= 0 <= high for low, high in ends) else ""
+    return f", over {format_count(least, 'collective')} alone" if least < MIN_COLLECTIVES else ""
+
+
+def _widest(intervals: Iterable[Interval]) -> float:
+    """Return how far the widest of these intervals reaches from its gain, NaN without any."""
+    return max((max(one.value - one.low, one.high - one.value) for one in intervals if not one.why), default=math.nan)
+
+
 def _noise(intervals: Sequence[Interval]) -> str:
     """Return how wide the intervals of gains are, or why there are none."""
-    widths = [max(one.value - one.low, one.high - one.value) for one in intervals if not one.why]
-    lacking = [why_none(one) for one in intervals if one.why]
-    if not widths:
-        return f"without intervals: {lacking[0]}"
-    if not lacking and all(map(is_alike, intervals)):
+    lacking = [why_none(one) for one in intervals if not _is_known(one)]
+    if not lacking and all(one.why or is_alike(one) for one in intervals):
         return "the same in every collective"
-    most = fixed(max(widths) * 100, 1)
+    if all(one.why for one in intervals):
+        return f"without intervals: {lacking[0]}"
     without = f", {len(lacking)} of {len(intervals)} without one: {lacking[0]}" if lacking else ""
-    return f"each to within {most} points, 95 % interval{without}"
+    most = _widest(intervals) * 100
+    return f"each to within {fixed(most, 1 if most < _WIDE * 100 else 0)} points, 95 % interval{without}"
 
 
 def why_none(gain: Interval) -> str:
@@ -158,11 +188,12 @@ def _outcome(groups: Sequence[Sequence[EcmpGain]]) -> str:
     """Return the range of all gains, with the configurations at its ends where others are far from these, and their
     median, or the lowest and the highest one of several configurations."""
     gains = [gain for group in groups for gain in group[0].gains]
-    digits = 0 if max(gains) - min(gains) >= _WIDE else 1
+    is_narrow = _widest(each for group in groups for each in group[0].intervals) < _NARROW
+    digits = 1 if is_narrow and max(gains) - min(gains) < _WIDE else 0
     least, most = (_sided(gain, digits) for gain in (min(gains), max(gains)))
     if least == most:
         is_close = least == _EQUAL and max(map(abs, gains)) > _ROUNDING
-        return f"{'less than 0.05 % from base' if is_close else least} with every seed"
+        return f"{f'less than {0.5 / 10**digits:g} % from base' if is_close else least} with every seed"
     keys = _varied([one.setting for group in groups for one in group])
     span = f"{_span(min(gains), max(gains), digits)}{_ends(groups, keys, digits)}"
     ordered = sorted(groups, key=lambda group: group[0].median)

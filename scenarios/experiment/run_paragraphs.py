@@ -17,7 +17,7 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.contests import MODE, Place, contests_of, differing_words
-from analysis.statistics.declared_faults import unmodelled_sentence, until_end_sentence
+from analysis.statistics.declared_faults import DOWN, unmodelled_sentence, until_end_sentence
 from analysis.statistics.fault_costs import attempts_sentence, cost_words
 from analysis.statistics.fidelity import Fidelity
 from analysis.statistics.gain_times import gain_times_sentence
@@ -26,6 +26,7 @@ from analysis.statistics.intervals import Series, gain, reasons
 from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.jobs_in_words import amount_of, measured_as
 from analysis.statistics.orders import SIGNS, orders_of
+from analysis.statistics.pooled_means import pooled_lines
 from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.without_faults import Means, without_faults_sentence
 from scenarios.experiment.ecmp import EcmpGain, lines_of
@@ -46,7 +47,7 @@ from scenarios.experiment.results_table import bounds_of, common_of, share, tabl
 from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.text_table import aligned
-from topologies.errors import SpecError, list_first
+from topologies.errors import SpecError, list_all, list_first
 from topologies.fabric.fabric import build_fabric
 from topologies.units import format_delay
 
@@ -188,6 +189,11 @@ def paragraphs_of(
         Paragraph(about=About.FIDELITY, lines=tuple(str(run_fidelity).splitlines() if run_fidelity else ())),
         Paragraph(about=About.EMPTY, lines=tuple(_empty_lines(results))),
         Paragraph(about=About.BLOCKS, lines=tuple(filter(None, [few_blocks_sentence(intervals_of(results))]))),
+        Paragraph(
+            about=About.POOLED,
+            heading="means over all seeds, of which the table has each by itself, and gains over the baseline",
+            lines=tuple(pooled_lines(settings_of(results), times_by_engine(results))),
+        ),
         Paragraph(about=About.BOUNDS, lines=tuple(_bound_lines(results))),
         Paragraph(about=About.OPENING, lines=tuple(filter(None, [opening_sentence(results)]))),
         _choices(results),
@@ -325,13 +331,34 @@ def _faults(results: Sequence[ConfigResult]) -> Paragraph:
         for (number, what), told in by_fault.items():
             lines += [f"  {f'fault {number}' if number else 'no declared fault'}, {what}", *told]
     costs = cost_words(one for each in struck for fault in each.faults for one in fault.results)
-    lines += [f"({words})" for words in costs]
+    lines += [f"({words})" for words in (*around_failures(results), *costs)]
     indices = {index for one in struck for index in one.settings}
     return Paragraph(
         about=About.FAULTS,
         heading=heading(result.config for result in results if result.index in indices),
         lines=tuple(lines),
     )
+
+
+def around_failures(results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield that modes which choose no paths take others around a failed link, if there are any."""
+    struck = [
+        (result.config.mode(point.mode), point)
+        for result in results
+        for point in result.points
+        if any(fault.kind == DOWN for fault in point.faults)
+    ]
+    keeping = list(dict.fromkeys(point.mode for mode, point in struck if not mode.reroutes))
+    if not keeping:
+        return
+    changed = dict.fromkeys(
+        point.mode
+        for mode, point in struck
+        if not mode.reroutes and not mode.reembeds and point.changes is not None and point.changes.count
+    )
+    also = f"also in {list_all(keeping)}, {'which choose' if len(keeping) > 1 else 'which chooses'} no paths otherwise"
+    are = f"; under reconfiguration, these are all changes of {list_all([*changed])}" if changed else ""
+    yield f"around a failed link other paths are taken in every mode, {also}{are}"
 
 
 def _delivery(transfer: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.statistics.answer import answer
-from analysis.statistics.contests import MODE, Place, Setting, Value, baselines_of, contests_of
+from analysis.statistics.contests import MODE, Place, Setting, Value, baselines_of, contests_of, which_words
 from analysis.statistics.intervals import Series
 
 JOINT = {"base": 1.0, "wan": 0.8, "joint": 0.7}
@@ -227,12 +227,14 @@ CROSSING = [
         pytest.param(
             CROSSING,
             "mesh is fastest up to 64 MB, 30.0 % below ring (the same in every collective of each); ring is fastest at "
-            f"128 MB; mesh, the next, takes 40.0 % longer {ALIKE}.",
+            f"128 MB; mesh, the next, takes 40.0 % longer {ALIKE}; ring takes 1,001 ms at 1 MB and 64,053 ms at 128 "
+            "MB.",
             id="the best changes along a number",
         ),
         pytest.param(
             CROSSING[:6],
-            "mesh is fastest at all 3, 30.0 % below ring (the same in every collective of each).",
+            "mesh is fastest at all 3, 30.0 % below ring (the same in every collective of each); ring takes 1,001 ms "
+            "at 1 MB and 64,053 ms at 64 MB.",
             id="the best is the same everywhere",
         ),
         pytest.param(
@@ -283,10 +285,8 @@ CROSSING = [
         ),
         pytest.param(
             [([gpus(n), size(mb)], {"base": 1.0, "joint": s}) for n in (8, 16) for mb, s in ((1, 0.7), (8, 1.2))],
-            "joint is fastest at 2 of 4 (8 GPUs, 1 MB; 16 GPUs, 1 MB), 30.0 % below base (the same in every collective "
-            "of each); base is fastest at 2 of 4 (8 GPUs, 8 MB; 16 GPUs, 8 MB); joint, the next, takes 20.0 % longer "
-            "(the same in every collective of each); the lowest mean passes from joint to base between 1 MB and 8 MB "
-            "at 8 GPUs and 16 GPUs.",
+            f"at 8 GPUs and 16 GPUs: joint is fastest at 1 MB, 30.0 % below base {ALIKE}; base is fastest at 8 MB; "
+            f"joint, the next, takes 20.0 % longer {ALIKE}.",
             id="the best mode changes with two keys",
         ),
         pytest.param(
@@ -296,10 +296,13 @@ CROSSING = [
                 for mb in (8, 1, 64, 128)
                 for name, share, latency in (("ring", 1, 0.01), ("mesh", 0.7, 1 if ms < 100 else 3))
             ],
-            "ring is fastest at 7 of 12; mesh, the next, takes 68.3 to 14,935.0 % longer (the same in every "
-            "collective of each); mesh is fastest at 5 of 12, 14.5 to 29.2 % below ring (the same in every collective "
-            "of each); the lowest mean passes from ring to mesh between 1 MB and 8 MB at 1 ms; it passes from ring to "
-            "mesh between 8 MB and 64 MB at 10 ms; it is that of ring throughout at 100 ms.",
+            f"at 1 ms: ring takes 1,011 ms at 1 MB and 128,117 ms at 128 MB; ring is fastest at 1 MB; mesh, the next, "
+            f"takes 68.3 % longer {ALIKE}; mesh is fastest from 8 MB on, 17.6 to 29.2 % below ring (the same in every "
+            "collective of each); at 10 ms: ring takes 1,101 ms at 1 MB and 128,207 ms at 128 MB; ring is fastest up "
+            "to 8 MB; mesh, the next, takes 92.6 to 872.7 % longer (the same in every collective of each); mesh is "
+            "fastest from 64 MB on, 14.5 to 22.2 % below ring (the same in every collective of each); at 100 ms: ring "
+            "takes 2,002 ms at 1 MB and 129,108 ms at 128 MB; ring is fastest; mesh, the next, takes 202.0 to "
+            "14,935.0 % longer (the same in every collective of each).",
             id="where the best changes along one of two keys",
         ),
         pytest.param(
@@ -308,11 +311,10 @@ CROSSING = [
                 for name, turn in (("ring", 6), ("mesh", 12))
                 for n, s in ((4, 1.2 if turn > 8 else 0.8), (8, 0.8), (16, 1.2))
             ],
-            "joint is fastest at 3 of 6 (ring, 4 GPUs; ring, 8 GPUs; mesh, 8 GPUs), 20.0 % below base (the same in "
-            "every collective of each); base is fastest at 3 of 6 (ring, 16 GPUs; mesh, 4 GPUs; mesh, 16 GPUs); joint, "
-            "the next, takes 20.0 % longer (the same in every collective of each); the lowest mean passes from joint "
-            "to base between 8 GPUs and 16 GPUs at ring; it passes from base to joint between 4 GPUs and 8 GPUs and "
-            "passes from joint to base between 8 GPUs and 16 GPUs at mesh.",
+            "at ring: joint is fastest up to 8 GPUs, 20.0 % below base (the same in every collective of each); base is "
+            f"fastest at 16 GPUs; joint, the next, takes 20.0 % longer {ALIKE}; at mesh: base is fastest at 4 GPUs; "
+            f"joint, the next, takes 20.0 % longer {ALIKE}; joint is fastest at 8 GPUs, 20.0 % below base {ALIKE}; "
+            f"base is fastest at 16 GPUs; joint, the next, takes 20.0 % longer {ALIKE}.",
             id="the best changes twice along one of two keys",
         ),
         pytest.param(
@@ -705,3 +707,105 @@ def test_no_answer_contradicts_itself(given):
         assert not ("is fastest" in part and ("too few" in part or "cannot be told" in part)), part
         below = re.search(r"(\S+) (?:is fastest|has the lowest mean).* below (\S+?)(?:,| \()", part)
         assert below is None or below[1] != below[2], part
+
+
+def test_times_that_are_the_same_with_other_intervals_are_the_same_in_these_collectives_alone():
+    """One mode keeps its ring for ten collectives, so that others could differ. Means that are equal by luck are no
+    same times."""
+    luck = noisy(1.0, 7)
+    settings = settings_of([([], {"base": 1.0, "ccl": 1.0})], {})
+    places = [("model", Place(0, mode)) for mode in ("base", "ccl")]
+
+    def text(*series):
+        return answer(settings, dict(zip(places, series, strict=True)))
+
+    number = np.arange(400)
+    kept = Series(number, luck, fresh=number % 10 == 0)
+    assert ": base and ccl take the same time, 1,001 ms." in text(Series(number, luck), Series(number, luck))
+    same_here = ": base and ccl take the same time in each of these collectives (their intervals differ), 1,001 ms."
+    assert same_here in text(Series(number, luck), kept)
+    assert ": base has the lowest mean, but cannot be told from ccl" in text(
+        Series(number, luck), Series(number, luck[::-1])
+    )
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_more_gpus_with_the_same_blocks_are_other_work_and_are_not_ranked(seeds):
+    """Whether seeds are swept beside them or not. With one buffer for all they do the same work."""
+    cases = [([gpus(number), seed(each)], {"base": number / 8}) for each in range(seeds) for number in (8, 16)]
+    times = {
+        ("model", Place(index, "base")): Series(np.arange(400), of["base"] * noisy(1.0, index // 2))
+        for index, (_, of) in enumerate(cases)
+    }
+
+    def text(buffer_mb):
+        settings = settings_of([(at if seeds > 1 else at[:1], means) for at, means in cases], {})
+        labels = [f"{one.label}, {buffer_mb(cases[one.index][1]['base'])} MB buffer" for one in settings]
+        return answer([replace(one, label=label) for one, label in zip(settings, labels, strict=True)], times)
+
+    other = text(lambda share: int(64 * share))
+    assert not re.search("fastest|%", other) and re.search(
+        r"the mean is [\d,]+ ms at 8 GPUs and [\d,]+ ms at 16 GPUs;", other
+    )
+    assert other.endswith("differ with blocks of one size: 64 MB and 128 MB (collective.size sets the same).")
+    assert "8 GPUs is fastest" in text(lambda _: 64)
+
+
+def test_of_two_keys_the_sentence_goes_along_the_number_at_each_value_of_the_other():
+    """The age up to which a mode gains is told for each routing; its doubt, and the hash of one routing, in short."""
+    luck = noisy(1.0, 7)
+    cases = [
+        ([routing(name), age(n)], {"base": luck, "wan": noisy(1.0, 8) if (name, n) == ("single", 9) else gain * luck})
+        for name in ("single", "ecmp")
+        for n, gain in ((1, 0.6), (2, 0.7), (4, 0.8), (9, 0.9))
+    ]
+    text = said(cases, hashed=("base",)).replace(" (the same in every collective of each)", "").replace(f" {ALIKE}", "")
+    assert "8 configurations: at single: wan is fastest up to stale 4, 40.0 to 20.0 % below base; " in text
+    assert re.search(r"; (wan|base) has the lowest mean at stale 9, .*but cannot be told from (wan|base)", text)
+    assert "; at ecmp: wan is fastest, 40.0 to 10.0 % below base; " in text
+    assert text.endswith("base has one draw of ECMP's hash (fabric.hash_seed) at ecmp: intervals do not cover others.")
+
+
+def test_four_modes_and_two_keys_have_a_hundred_words_with_the_growth_and_what_each_choice_saves():
+    shares = {"base": 1.0, "ccl": 0.95, "wan": 0.85, "joint": 0.8}
+    cases = [
+        ([gpus(number), algorithm(name)], {mode: share * whole * slow for mode, share in shares.items()})
+        for name, slow in (("ring", 1.0), ("mesh", 0.7))
+        for number, whole in ((8, 1.0), (16, 1.5), (32, 2.0), (64, 3.0))
+    ]
+    text = said(cases).partition("8 configurations: ")[2].replace(" (the same in every collective of each)", "")
+    saved = "ccl (embedding alone) saves 5.0 %, wan (paths alone) 15.0 % and joint (both) 20.0 %; joint is fastest"
+    assert text == (
+        f"at ring: base takes 1,001 ms at 8 GPUs and 3,003 ms at 64 GPUs; {saved}; "
+        f"at mesh: base takes 700.6 ms at 8 GPUs and 2,102 ms at 64 GPUs; {saved}."
+    )
+    assert len(text.split()) < 100
+
+
+def test_of_four_modes_doubts_are_told_where_they_are():
+    """Ccl saves nothing at 8 GPUs, where its times are those of base with other luck; joint and wan are alike."""
+    luck, other = noisy(1.0, 7), noisy(1.0, 8)
+    means = {"base": luck, "ccl": 0.9 * luck, "wan": 0.8 * luck, "joint": 0.8 * other}
+    cases = [
+        ([gpus(number), algorithm(name)], means | ({"ccl": noisy(1.0, 9)} if number == 8 else {}))
+        for name in ("ring", "mesh")
+        for number in (8, 16, 32)
+    ]
+    text = said(cases).partition("6 configurations: ")[2]
+    assert text.startswith(
+        "at ring and mesh: ccl (embedding alone) saves -0.1 to 10.0 % (not surely at 8 GPUs), wan (paths alone) 20.0 % "
+        "and joint (both) 20."
+    )
+    assert re.search(r" has the lowest mean, nowhere told from all others[;.]", text)
+
+
+def test_contests_are_told_apart_in_short():
+    contests = contests_of(
+        settings_of(
+            [([routing(name), age(n)], {"base": 1.0, "wan": 1.0}) for name in ("single", "ecmp") for n in range(4)], {}
+        )
+    )
+    assert which_words(contests[4:], contests) == "ecmp"
+    assert which_words(contests[1:4] + contests[5:], contests) == "stale 1, stale 2 and stale 3"
+    assert which_words(contests[:7], contests) == 'all but "ecmp, stale 3"'
+    assert which_words(contests[:5], contests) == which_words(contests[:1], contests) == ""

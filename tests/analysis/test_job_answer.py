@@ -23,7 +23,7 @@ def luck(seed):
     return times / times.mean()
 
 
-def said(cases, *, further=(), count=400):
+def said(cases, *, count=400, hashed=()):
     """Return the answer to cases: their jobs, the further values of swept keys, and the mean time of each job.
 
     The times of all jobs are proportional to each other, so that a ratio is the same in every round."""
@@ -40,6 +40,7 @@ def said(cases, *, further=(), count=400):
                 modes=("base",),
                 baseline={},
                 jobs=tuple(jobs),
+                hashed=hashed,
             )
         )
         place = ("model", Place(index, "base"))
@@ -169,15 +170,80 @@ def test_a_job_is_also_compared_across_what_was_chosen_beside_the_jobs():
     assert '; 400 ms beside train at "ecmp, 9 ms", 20.0 % less and 50.0 % less than at single' in text
 
 
-def test_of_many_jobs_the_one_that_is_slowed_most_is_told_and_the_others_are_counted():
-    names = [f"job{number}" for number in range(6)]
-    jobs = [{"name": name, "ranks": [number, number + 8]} for number, name in enumerate(names)]
+def many(number):
+    return [{"name": f"job{one}", "ranks": [one, one + 8]} for one in range(number)]
+
+
+def test_of_up_to_six_jobs_each_has_a_clause_of_its_own():
+    jobs = many(6)
     routings = [Value("fabric.routing", name) for name in ("single", "ecmp")]
-    slower = dict(zip(names, (1.0, 1.1, 3.0, 1.2, 0.5, 1.0), strict=True))
-    text, _ = said([(jobs, [routings[0]], dict.fromkeys(names, 1.0)), (jobs, [routings[1]], slower)])
+    slower = {job["name"]: s for job, s in zip(jobs, (1.0, 1.1, 3.0, 1.2, 0.5, 1.0), strict=True)}
+    text, _ = said([(jobs, [routings[0]], dict.fromkeys(slower, 1.0)), (jobs, [routings[1]], slower)])
+    told = text[text.index("Of the jobs, ") :].replace(f" {SAME}", "").removesuffix(".").split("; ")
+    assert told[::2] == [f"{'Of the jobs, ' * (at == 0)}job{at} takes 1,000 ms at single" for at in range(6)]
+    assert [one.rpartition(", ")[2] for one in told[1::2]] == [
+        *("as long", "10.0 % longer", "200.0 % longer", "20.0 % longer", "50.0 % less", "as long")
+    ]
+
+
+def test_of_more_jobs_the_one_that_is_slowed_most_is_told_and_the_others_are_counted():
+    jobs = many(7)
+    routings = [Value("fabric.routing", name) for name in ("single", "ecmp")]
+    slower = {job["name"]: s for job, s in zip(jobs, (1.0, 1.1, 3.0, 1.2, 0.5, 1.0, 1.0), strict=True)}
+    text, _ = said([(jobs, [routings[0]], dict.fromkeys(slower, 1.0)), (jobs, [routings[1]], slower)])
     told = text[text.index("Of the jobs, ") :]
     assert told.startswith("Of the jobs, job2 takes 1,000 ms at single; 3,000 ms at ecmp, 200.0 % longer")
-    assert told.endswith("; the 5 other jobs take at most 20.0 % longer.") and not re.search("job[01345]", told)
+    assert told.endswith("; the 6 other jobs take at most 20.0 % longer.") and not re.search("job[013456]", told)
+
+
+def test_a_swept_class_is_compared_by_every_job():
+    """A training job beside five gathers, in a class or in none: the class gains what it costs the last gather."""
+    train, gold = (TRAIN | more for more in ({}, {"class": "gold"}))
+    gathers = [{"name": f"gather{at}", "start": f"{20 * at} ms", "ranks": [2, 3, 6, 7]} for at in range(5)]
+    apart = {job["name"]: 0.2 for job in gathers}
+    text, _ = said(
+        [
+            ([train], [], {"train": 1.0}),
+            ([gathers[0]], [], {"gather0": 0.1}),
+            ([train, *gathers], [], {"train": 1.5} | apart),
+            ([gold, *gathers], [], {"train": 1.2} | apart | {"gather4": 0.3}),
+        ]
+    )
+    text = text.replace(f" {SAME}", "")
+    assert (
+        "train takes 1,000 ms without class alone; 1,500 ms without class beside 5 others, 50.0 % longer; "
+        "1,200 ms with class gold beside 5 others, 20.0 % longer and 20.0 % less than without class; gather0" in text
+    )
+    assert (
+        "gather0 takes 100 ms alone; 200 ms beside train without class + 4 others, 100.0 % longer; "
+        "200 ms beside train class gold + 4 others, 100.0 % longer and as long as beside train without class" in text
+    )
+    assert text.endswith(
+        "; gather4 takes 200 ms beside train without class; 300 ms beside train class gold, 50.0 % longer."
+    )
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_one_draw_of_the_hash_that_puts_tenants_on_links_is_told(seeds):
+    cases = [
+        (jobs, [Value("fabric.hash_seed", f"hash seed {seed}")], {job["name"]: 1.0 for job in jobs})
+        for seed in range(seeds)
+        for jobs in ([TRAIN], [TRAIN, infer()])
+    ]
+    doubt = "; one draw of ECMP's hash (fabric.hash_seed) decides which jobs share links"
+    assert (doubt in said(cases, hashed=("base",))[0]) is (seeds == 1)
+    assert doubt not in said(cases)[0]
+
+
+def test_where_a_job_has_many_times_the_one_asked_about_is_told_and_each_other_has_a_clause():
+    """Five rates of a class: of the job in that class all times are told, of the other one their range."""
+    other = {"name": "other", "ranks": [2, 6]}
+    cases = [
+        ([TRAIN | {"class": f"c{at}"}, other], [], {"train": 1.0 + at / 100, "other": 1.0 + at / 10}) for at in range(5)
+    ]
+    text = said(cases)[0].replace(f" {SAME}", "")
+    assert "train takes 1,000 ms with class c0; 1,010 ms with class c1, 1.0 % longer; 1,020" in text
+    assert text.endswith("; other takes 1,000 to 1,400 ms, at most 40.0 % longer, beside train class c4.")
 
 
 @pytest.mark.parametrize("modes", [("base", "wan"), ("base", "ccl", "wan")])
@@ -225,6 +291,25 @@ def test_how_often_a_job_repeats_and_for_how_long_others_run_beside_it_are_told(
     assert text.endswith("; late (3 repetitions) takes 200 ms.")
 
 
+def test_means_that_are_equal_by_luck_are_told_with_their_interval():
+    place, number = [("model", Place(at, "base")) for at in (0, 1)], np.arange(400)
+    settings = [
+        Setting(
+            index=at,
+            label="8 GPUs",
+            kind="jobs",
+            at=(Value("job", f"jobs {at}"),),
+            modes=("base",),
+            baseline={},
+            jobs=jobs,
+        )
+        for at, jobs in enumerate([(TRAIN,), (TRAIN, infer())])
+    ]
+    of_jobs = {place[0]: {"train": Series(number, luck(7))}, place[1]: {"train": Series(number, luck(7)[::-1])}}
+    text = answer(settings, {at: one["train"] for at, one in of_jobs.items()}, of_jobs)
+    assert re.search(r"1,000 ms beside infer, as long on average \(95 % interval -\d\.\d to \d\.\d %\)\.$", text)
+
+
 CHAT = {"name": "chat", "kind": "requests", "requests": 400, "per_second": 1, "ranks": [0, 1, 4, 5]}
 
 
@@ -240,7 +325,7 @@ def test_of_requests_the_varied_job_is_compared_and_a_rate_told_where_a_rule_ask
     text, _ = said(cases)
     assert "chat (percentile 99 of first tokens) takes 2,000 ms with 1 a second local; 1,000 ms with 1 a second" in text
     assert f"1,000 ms with 1 a second selective 50 Gbit/s, 50.0 % less {SAME}; 4,000 ms with 2 a second local; " in text
-    assert text.endswith("tick, the other job, takes no longer.") and "default" not in text
+    assert text.endswith("; tick takes 5,000 ms.") and "default" not in text
 
 
 def test_rounds_of_requests_alone_are_told_by_their_first_tokens():

@@ -45,6 +45,13 @@ CLEAR, CLOSE = {"base": 1.0, "wan": 0.8, "joint": 0.7}, {"base": 1.0, "wan": 0.7
                 ("2 sites, 2 MB", "base > joint ~ wan"),
             ],
         ),
+        (
+            [(f"{n} MB", CLOSE if n == 9 else CLEAR) for n in range(16)],
+            [
+                ("2 sites, 15 of 16 configurations (all but 9 MB)", "base > wan > joint"),
+                ("2 sites, 9 MB", "base > joint ~ wan"),
+            ],
+        ),
     ],
 )
 def test_contests_with_the_same_order_share_a_line(cases, expected):

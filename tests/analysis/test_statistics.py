@@ -11,6 +11,8 @@ from analysis.statistics.claims import claims, is_paper_configuration
 from analysis.statistics.fidelity import fidelity
 from analysis.statistics.intervals import (
     ALIKE,
+    ALIKE_BLOCKS,
+    ALL_SAME,
     FEW,
     FEW_BLOCKS,
     HEAVY,
@@ -105,6 +107,28 @@ def test_names_in_the_order_of_times_that_differ_by_rounding_alone() -> None:
     sums = {"ccl": 0.1 + 0.2, "base": 0.3, "wan": 0.3 * (1 + 1e-15), "joint": 0.29, "slow": 0.3 * (1 + 1e-6)}
     assert ascending(sums, "base") == ["joint", "base", "ccl", "wan", "slow"]
     assert ascending(sums, "wan") == ["joint", "wan", "ccl", "base", "slow"]
+
+
+def test_the_reason_for_a_missing_interval_of_a_gain_is_the_true_one() -> None:
+    """Ten blocks of ten collectives: times that differ in 68 of them do so in enough collectives, but in nine blocks
+    alone; times that differ in none are the same, be they few or many."""
+    times = np.random.default_rng(3).uniform(0.9, 1.1, 100)
+    blocks = series(times, 10)
+    differ = np.where((np.arange(100) >= 10) & (np.arange(100) % 10 < 8), 0.9, 1.0)
+    assert (differ < 1).sum() == 72
+    assert gain(blocks, series(times * differ, 10)).why == ALIKE_BLOCKS
+    rarely = np.where(np.arange(100) < 9, 0.9, 1.0)
+    assert gain(series(times), series(times * rarely)).why == ALIKE
+    few = np.arange(14)
+    for one in (blocks, series(times), blocks.rows(few)):
+        assert (gain(one, replace(one)).value, gain(one, replace(one)).why) == (0.0, ALL_SAME)
+    assert gain(blocks.rows(few), series(times * 0.9, 10).rows(few)).why == FEW
+    assert (
+        reasons(
+            [("base", summarise(blocks).mean_s, None), ("wan", summarise(blocks).mean_s, gain(blocks, replace(blocks)))]
+        )
+        == []
+    )
 
 
 def test_exact_times_that_are_alike_need_no_interval_and_others_do() -> None:

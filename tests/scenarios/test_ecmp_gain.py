@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from analysis.statistics.contests import Setting, Value
-from analysis.statistics.intervals import Interval
+from analysis.statistics.intervals import FEW, Interval
 from scenarios.engines.prediction import plan_of
 from scenarios.experiment.ecmp import EcmpGain, ecmp_gains, lines_of
 from scenarios.spec.load import scenario_of
@@ -28,18 +28,18 @@ def test_the_gains_of_ecmp_are_those_of_runs_with_each_hash_seed(tmp_path):
     assert (told["setting"], told["collectives"]) == (0, 300)
     least, *_, most = sorted(told["gains"])
     said, _ = ended("both.toml", "--engine", "model", "--out", tmp_path / "again", cwd=tmp_path)
-    end, middle = (f"{share * 100:.1f} %" for share in (most, np.median(told["gains"])))
+    end, middle = (f"{share * 100:.0f} %" for share in (most, np.median(told["gains"])))
     assert (
-        f"ECMP alone, without re-routing, would be {least * 100:.1f} to {end} below base, median {middle} (8 " in said
+        f"ECMP alone, without re-routing, would be {least * 100:.0f} to {end} below base, median {middle} (8 " in said
     )
 
 
-def told(*gains, at=(), collectives=81, whole=81, intact=False, outcomes=8):
+def told(*gains, at=(), collectives=81, whole=81, intact=False, outcomes=8, half=0.008, why=""):
     """Return the gains of a configuration with these values of swept keys, of which the last one holds for all further
     hash seeds."""
     setting = Setting(index=0, label="", kind="allgather", at=at, modes=("base", "wan"), baseline={})
     spread = (*gains, *gains[-1:] * (8 - len(gains)))
-    intervals = tuple(Interval(value=gain, low=gain - 0.012, high=gain + 0.008) for gain in spread)
+    intervals = tuple(Interval(value=gain, low=gain - half, high=gain + half / 2, why=why) for gain in spread)
     counts = {"collectives": collectives, "whole": whole, "outcomes": outcomes}
     return EcmpGain(setting=setting, intervals=intervals, intact=intact, **counts)
 
@@ -98,8 +98,36 @@ def test_a_range_over_hash_seeds_has_one_sentence(gains, said):
     (line,) = lines_of(gains)
     assert line.startswith(f"ECMP alone, without re-routing, would be {said}")
     assert line.endswith(
-        "timing model, the first 81 collectives, each to within 1.2 points, 95 % interval; --set fabric.routing=ecmp)"
+        "timing model, the first 81 collectives, each to within 0.8 points, 95 % interval; --set fabric.routing=ecmp)"
     )
+
+
+def test_a_range_has_no_more_decimals_than_its_intervals_allow():
+    (line,) = lines_of([told(0.021, 0.034, 0.026, half=0.17)])
+    assert "would be 2 to 3 % below base, median 3 %, which no interval tells from base (8 hash" in line
+    assert "each to within 17 points" in line
+    (line,) = lines_of([told(0.121, 0.134, 0.125, half=0.012)])
+    assert "would be 12 to 13 % below base, median 12 % (8 hash" in line and "each to within 1.2 points" in line
+    (line,) = lines_of([told(0.0, half=0.17)])
+    assert "would be equal to base with every seed (8 hash" in line
+
+
+def test_gains_from_a_handful_of_collectives_are_told_as_such_and_left_out_beside_others():
+    few = {"at": (delay(1),), "collectives": 14, "why": FEW}
+    (line,) = lines_of([told(0.021, 0.034, 0.026, **few)])
+    assert "would be 2 to 3 % below base, median 3 %, over 14 collectives alone (8 hash" in line
+    (line,) = lines_of([told(0.021, 0.034, 0.026, **few), told(0.1, 0.11, at=(delay(2),))])
+    assert "would be 10.0 to 11.0 % below base, median 11.0 % (8 hash seeds, timing model, the first 81" in line
+    assert "95 % interval, 1 more configuration has no intervals;" in line
+
+
+def test_nothing_is_told_where_ecmp_is_swept():
+    def gains(routings):
+        configs = scenario_of(f"{RUN.replace('count = 300', 'count = 3')}[sweep]\n{routings}").configurations()
+        return ecmp_gains([*enumerate(configs)])
+
+    assert gains('collective.size = ["1 MB"]')
+    assert not gains('fabric.routing = ["single", "ecmp"]')
 
 
 def test_fewer_collectives_and_faults_that_are_left_out_are_told():

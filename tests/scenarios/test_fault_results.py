@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,14 +12,24 @@ from scipy import stats
 from analysis.figures.faults_in_force import of_point
 from analysis.figures.run_points import configurations_of
 from analysis.results.reader import open_run
-from analysis.statistics.fault_costs import FaultCost, FaultResult, attempts_sentence, cost_words, faults_by_point
-from analysis.statistics.fault_outcomes import as_before, fault_outcomes
+from analysis.results.rows import Point
+from analysis.statistics.contests import Setting
+from analysis.statistics.fault_costs import (
+    FaultCost,
+    FaultResult,
+    attempts_sentence,
+    cost_words,
+    faults_by_point,
+    pooled_costs,
+)
+from analysis.statistics.fault_outcomes import NOT_IN_RUN, as_before, fault_outcomes
 from scenarios.engines.base import FaultOutcome
 from scenarios.engines.model import Model, with_counted_faults
 from scenarios.experiment import fault_results
 from scenarios.experiment.fault_results import as_record, heading, predicted_faults, with_errors
 from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.run_folder import RunFolder
+from scenarios.experiment.run_paragraphs import around_failures
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import scenario_of
 from tests.fakes.runs import answer, ended
@@ -215,6 +226,49 @@ def test_seeds_are_repetitions_of_a_fault(tmp_path):
         assert one["mean_cost_s"] == pytest.approx(np.mean(costs_s), abs=1e-12) and one["seeds"] == 6
         assert one["cost_low_s"] < np.mean(costs_s) < one["cost_high_s"]
     assert {one["mode"] for one in found["fault_costs"]} == {"base", "joint"}
+
+
+def test_the_predicted_cost_stands_beside_the_measured_one_of_the_same_collectives():
+    """A fault that outlasts the measured collectives has a prediction for more of them, which is not comparable."""
+    setting = Setting(index=0, label="8 GPUs", kind="allgather", at=(), modes=("base",), baseline={})
+
+    def told(measured, predicted):
+        faults = {Point("emulation", 0, "base"): [measured], Point("model", 0, "base"): predicted}
+        (point,) = pooled_costs([setting], faults)
+        (fault,), (entry,) = point.faults, point.as_json()
+        return fault.words.partition("recovered")[2], entry["mean_predicted_cost_s"], cost_words(fault.results)
+
+    measured, model = having(cost_s=0.01, as_before=1207), having(outcome="predicted", cost_s=0.009, as_before=1207)
+    assert told(measured, [model])[:2] == (", cost 10 ms (predicted 9 ms); as before from collective 1,207 on", 0.009)
+    assert told(measured, [])[:2] == (", cost 10 ms; as before from collective 1,207 on", None)
+    unknown = having(outcome="not predicted", as_before=None)
+    words, cost_s, (_, why) = told(measured, [unknown])
+    assert (words[:29], cost_s) == (", cost 10 ms (not predicted);", None)
+    assert why == "not predicted: the model has no time of detection, losses or failed attempts"
+    longer = having(cost_s=0.01, as_before=NOT_IN_RUN)
+    assert told(longer, [model])[:2] == (", cost 10 ms; not as before within the run", None)
+    assert told(measured, [having(outcome="predicted", cost_s=0.009, at_collective=3)])[1] is None
+
+
+@pytest.mark.parametrize(("fault", "is_told"), [(LINK, True), (STAYS, False)])
+def test_modes_that_choose_no_paths_are_told_to_take_others_around_a_failed_link(tmp_path, fault, is_told):
+    (tmp_path / "struck.toml").write_text(RUN + fault)
+    said, _ = ended("struck.toml", "--engine", "model", "--out", tmp_path / "out", cwd=tmp_path)
+    line = "(around a failed link other paths are taken in every mode, also in base, which chooses no paths otherwise)"
+    assert (line in said.splitlines()) is is_told
+
+
+def test_the_changes_of_a_mode_that_chooses_nothing_are_those_around_failures():
+    """Base changes twice, when a link fails and when it is back; ccl changes its ring, too."""
+    (config,) = scenario_of(RUN.replace('"joint"', '"ccl"') + LINK).configurations()
+    points = [
+        SimpleNamespace(mode=mode, faults=[having()], changes=SimpleNamespace(count=count))
+        for mode, count in (("base", 2), ("ccl", 5))
+    ]
+    (line,) = around_failures([SimpleNamespace(config=config, points=points)])
+    assert line.endswith(
+        "also in base and ccl, which choose no paths otherwise; under reconfiguration, these are all changes of base"
+    )
 
 
 def test_the_interval_of_costs_without_skewness_is_students():
