@@ -137,7 +137,7 @@ def answer(
     if not all(one.contest.is_rivalry for one in contests):
         means = "; ".join(map(side_by_side, verdicts))
         return f"{_compared(contests)}: {means}{_hash_doubt(contests, verdicts)}. {of_jobs}".strip()
-    doubts = f"{_together(verdicts, count)}{_hash_doubt(contests, verdicts)}"
+    doubts = f"{_together(verdicts, count)}{_without_keys(verdicts)}{_hash_doubt(contests, verdicts)}"
     return f"{_compared(contests)}: {outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
 
@@ -206,7 +206,7 @@ def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> 
         if len(places) > 1:
             found.append(
                 Measured(
-                    contest=contest,
+                    contest=contest if engine == "model" else replace(contest, unmodelled=()),
                     times=contest.times(here),
                     engine=engine,
                     repetitions=tuple({one for by_seeds in places.values() for one in by_seeds}),
@@ -351,6 +351,12 @@ def side_by_side(verdict: Verdict) -> str:
         return f"the {verdict.quantity} is {'; '.join(map(', '.join, zip(told, words, strict=True)))}"
     most, along = 2 * _MAX_NAMES, _along(verdict).removeprefix("; ")
     return along if len(told) > most and along else f"the {verdict.quantity} is {list_all(told)}"
+
+
+def _without_keys(verdicts: Sequence[Verdict]) -> str:
+    """Return which of the competing keys the timing model does not include, where its times differ by others."""
+    keys = dict.fromkeys(key for one in verdicts if one.next is not None for key in one.contest.unmodelled)
+    return f"; the timing model does not include {list_all([*keys])}" if keys else ""
 
 
 def _hash_doubt(contests: Sequence[Measured], verdicts: Sequence[Verdict]) -> str:
@@ -498,6 +504,9 @@ def _winner(group: Sequence[Verdict], where: str) -> str:
     """Return which alternative is best, as surely as it is so."""
     best = group[0].best
     if all(one.next is None for one in group):
+        if unmodelled := group[0].contest.unmodelled:
+            same = f"has the same time for {list_all([best, *group[0].equal])}"
+            return f"the timing model does not include {list_all(unmodelled)}, so it {same}{where}"
         return f"{list_all([best, *group[0].equal])} take the same time{where}"
     if all(one.equal for one in group):
         best = list_all([best, *_all(group, lambda one: one.equal)])

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from analysis.statistics.intervals import Series, pooled_repetitions
 from analysis.statistics.jobs_in_words import JOINED, Job, told_apart
 from analysis.statistics.number_words import quoted
+from analysis.statistics.unmodelled_keys import INSTEAD
 
 JOBS = "job"
 """The key of the jobs of a round."""
@@ -104,8 +105,8 @@ class Contest:
     `iterations` of training a collective has. `is_choice` tells that somebody can choose among the alternatives,
     `is_named` that the user has named the baseline, `key` the one key whose values they are (or MODE), and `numbers`
     are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which none is better.
-    `is_unmodelled` tells that the timing model's times of some are without their faults. `own` are those that the
-    scenario itself defines.
+    `is_unmodelled` tells that the timing model's times of some are without their faults, or all without a key whose
+    values compete; such keys are `unmodelled`. `own` are those that the scenario itself defines.
     """
 
     label: str
@@ -122,6 +123,7 @@ class Contest:
     is_unmodelled: bool = False
     iterations: int = 1
     own: tuple[str, ...] = ()
+    unmodelled: tuple[str, ...] = ()
 
     @property
     def repetitions(self) -> tuple[Repetition, ...]:
@@ -140,6 +142,11 @@ class Contest:
     def all_places(self) -> tuple[Place, ...]:
         """The points of all alternatives and seeds."""
         return tuple(place for by_seed in self.places.values() for place in by_seed.values())
+
+    def has_order(self, engine: str) -> bool:
+        """Return whether an engine's times put the alternatives in order: not if they are different work, nor if they
+        differ by a key that the timing model does not include."""
+        return self.is_rivalry and not (engine == "model" and self.key in self.unmodelled)
 
     def times(self, known: Mapping[Place, Series]) -> dict[str, Series]:
         """Return the times of the alternatives that have some, given those of points, pooled over the seeds."""
@@ -328,6 +335,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         named[name] = alike[0]
         places[name] = {repetition_of(one): Place(one.index, one.modes[0]) for one in alike}
     only = next(iter(keys)) if len(keys) == 1 else None
+    unmodelled = tuple(key for key in INSTEAD if key in keys)
     numbers = {
         name: value.number
         for name, one in named.items()
@@ -346,8 +354,9 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         is_rivalry=all(map(is_rivalry, keys)),
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
-        is_unmodelled=any(one.is_unmodelled for one in group),
+        is_unmodelled=bool(unmodelled) or any(one.is_unmodelled for one in group),
         iterations=group[0].iterations,
+        unmodelled=unmodelled,
     )
 
 

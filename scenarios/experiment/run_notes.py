@@ -9,16 +9,18 @@ from analysis.statistics.shared_link_notes import (
     delay_notes,
     free_change_notes,
     greedy_notes,
-    loss_notes,
     notes,
     searched_notes,
+    unmodelled_notes,
 )
+from analysis.statistics.unmodelled_keys import INSTEAD
 from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.prediction import ring_gap
 from scenarios.policies.policy import ALWAYS
 from scenarios.spec import transfer_class
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.keys import KEYS
+from scenarios.spec.scenario import DEFAULTS, Scenario
 from topologies.errors import list_first
 
 _MOST_FAULTS = 3  # that a note names
@@ -48,8 +50,15 @@ def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
     if any(one.run.is_real and one.control_delays_s for one in configs):
         yield "on the wall clock the waits for ring and paths include this machine's own delays beside control.delay"
     yield from _schedule_search_notes(configs)
-    yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
+    yield from unmodelled_notes((one.label, _unmodelled_keys(one)) for one in configs)
     yield from admission_notes(configs)
+
+
+def _unmodelled_keys(config: Scenario) -> list[str]:
+    """Return the keys that the timing model does not include, and that are swept or not at their defaults."""
+    swept = dict(config.at)
+    keys = [key for key in INSTEAD if key in KEYS and (key in swept or config.value(key) != DEFAULTS.value(key))]
+    return keys + ["class.congestion_control"] * any(one.congestion_control is not None for one in config.classes)
 
 
 def _free_to_reroute(config: Scenario) -> tuple[list[str], list[str]]:

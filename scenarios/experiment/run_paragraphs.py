@@ -409,7 +409,7 @@ def _orders(engine: str, results: Sequence[ConfigResult]) -> tuple[list[str], li
         series = contest.times(times)
         if contest.key == MODE and contest.all_places[0].setting in papers:
             of_paper.append(f"{engine}, {contest.where}: {_claims(series)}")
-        elif len(series) > 1 and contest.is_rivalry:
+        elif len(series) > 1 and contest.has_order(engine):
             contests.append((contest, series))
     return [f"{engine}, {where}: {order}" for where, order in orders_of(contests)], of_paper
 
