@@ -231,12 +231,13 @@ def test_the_share_of_the_class_that_is_served_first_changes_no_time_and_is_told
 
 
 def test_a_delay_of_the_controller_that_is_not_counted_is_told() -> None:
-    def told(text: str) -> bool:
-        return any("control.delay: no collective takes longer" in note for note in notes_of_run(load(text).configurations()))
+    def is_told(text: str) -> bool:
+        told = notes_of_run(load(text).configurations())
+        return any("control.delay: no collective takes longer" in note for note in told)
 
     delay = "[control]\ndelay='5 ms'\n"
-    assert told(delay) and not told(f"{delay}counted=true\n") and not told("")
-    assert not told(f"{delay}[[fault]]\nat='collective 1'\nwhat='link s0b0-s1b0 down'")
+    assert is_told(delay) and not is_told(f"{delay}counted=true\n") and not is_told("")
+    assert not is_told(f"{delay}[[fault]]\nat='collective 1'\nwhat='link s0b0-s1b0 down'")
 
 
 def test_keys_that_belong_to_a_value_that_an_option_replaces_are_dropped_without_a_line() -> None:
