@@ -265,8 +265,12 @@ def _compared(contests: Sequence[Measured]) -> str:
         seeds=min((seeds_words(one.repetitions) for one in contests), key=len),
     )
     where = contests[0].contest.label if len(contests) == 1 else f"{len(contests)} configurations"
-    mode = {place.mode for one in contests for place in one.contest.all_places}
-    of_mode = "" if contests[0].contest.key == MODE or len(mode) > 1 else f" in {mode.pop()}"
+    modes = list(dict.fromkeys(place.mode for one in contests for place in one.contest.all_places))
+    of_mode = (
+        ""
+        if contests[0].contest.key == MODE
+        else f" in {list_all(modes) if len(modes) <= _MAX_NAMES else list_first(modes, _MAX_NAMES)}"
+    )
     return f"{what} compared over {number}{of_mode}{where and f', {where}'}"
 
 

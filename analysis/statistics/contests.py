@@ -1,10 +1,11 @@
 """What a run compares: the alternatives of each contest, under conditions that they share, and their baseline.
 
-With several modes, the modes of each configuration compete. With one mode, the values of swept keys do: those that
-somebody can choose (an algorithm, a routing, the number of pieces) at each combination of the others (sizes, delays,
-rates), or all of them if there are only others. Different work is not ranked, nor are different conditions: sizes and
-kinds of collectives, rates, delays and faults are set side by side, and jobs are left to `job_times`. Seeds never
-compete: they repeat each alternative, and are pooled, those of the conditions and those of ECMP's hash.
+With several modes, the modes of each configuration compete, unless the user names a swept key's value as the baseline.
+With one mode, the values of swept keys do: those that somebody can choose (an algorithm, a routing, the number of
+pieces) at each combination of the others (sizes, delays, rates), or all of them if there are only others. Different
+work is not ranked, nor are different conditions: sizes and kinds of collectives, rates, delays and faults are set side
+by side, and jobs are left to `job_times`. Seeds never compete: they repeat each alternative, and are pooled, those of
+the conditions and those of ECMP's hash.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -201,11 +202,19 @@ def _is_among(key: str, some: Sequence[str]) -> bool:
 
 def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
     """Return the contests of a run's configurations, in their order; none if there is a single point, or if nothing
-    that competes differs but their jobs."""
+    that competes differs but their jobs. Where the user has named a swept key's value as the baseline, the values of
+    that key compete, in each mode by itself.
+    """
     varied, settings = varied_keys(settings), with_short_tables(settings)
-    if len({mode for one in settings for mode in one.modes}) > 1:
+    named = {key for one in settings for key in one.baseline} & varied
+    modes = _modes_of(settings)
+    if len(modes) > 1 and named:
+        return tuple(contest for mode in modes for contest in contests_of(_in_mode(settings, mode)))
+    if len(modes) > 1:
         return tuple(_of_modes(group, varied) for group in repetitions(settings) if len(_modes_of(group)) > 1)
     chosen = {key for key in varied if is_choice(key)}
+    if not named <= chosen:  # these values compete although nobody chooses them, as the user has named a baseline
+        chosen = named
     if not varied or (not chosen and JOBS in varied):
         return ()
     if not chosen:
@@ -213,7 +222,14 @@ def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
     groups: dict[tuple[str, ...], list[Setting]] = {}
     for one in settings:
         groups.setdefault(tuple(value.words for value in one.at if value.key in varied - chosen), []).append(one)
-    return tuple(_of_values(group, chosen, is_choice=True, others=varied - chosen) for group in groups.values())
+    others, are_choices = {MODE, *(varied - chosen)}, all(map(is_choice, chosen))
+    return tuple(_of_values(group, chosen, is_choice=are_choices, others=others) for group in groups.values())
+
+
+def _in_mode(settings: Sequence[Setting], mode: str) -> list[Setting]:
+    """Return the configurations that have a mode with it alone, as if it were the value of a swept key."""
+    value = Value(MODE, f"mode {mode}")
+    return [replace(one, modes=(mode,), at=(*one.at, value)) for one in settings if mode in one.modes]
 
 
 def repetitions(settings: Iterable[Setting]) -> list[tuple[Setting, ...]]:
