@@ -266,11 +266,8 @@ def _compared(contests: Sequence[Measured]) -> str:
     )
     where = contests[0].contest.label if len(contests) == 1 else f"{len(contests)} configurations"
     modes = list(dict.fromkeys(place.mode for one in contests for place in one.contest.all_places))
-    of_mode = (
-        ""
-        if contests[0].contest.key == MODE
-        else f" in {list_all(modes) if len(modes) <= _MAX_NAMES else list_first(modes, _MAX_NAMES)}"
-    )
+    told = list_all(modes) if len(modes) <= _MAX_NAMES else list_first(modes, _MAX_NAMES)
+    of_mode = "" if contests[0].contest.key == MODE else f" in {told}"
     return f"{what} compared over {number}{of_mode}{where and f', {where}'}"
 
 

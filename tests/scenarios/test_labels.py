@@ -112,14 +112,36 @@ def test_a_table_with_many_entries_has_a_number_besides_the_first_ones():
 @pytest.mark.parametrize(
     ("rates", "words"),
     [
-        (["40 Gbit/s", "500 Mbit/s"], "own WAN s0b0-s1b0 s0b0-s1b0 40/0.5 Gbit/s (#"),
-        (["40 Gbit/s", None, "10 Gbit/s"], "own WAN s0b0-s1b0 s0b0-s1b0 s0b0-s1b0 (#"),
+        (["40 Gbit/s", "500 Mbit/s"], "own WAN s0b0-s1b0 #2 40/0.5 Gbit/s, 10 us"),
+        (["40 Gbit/s", "40 Gbit/s"], "own WAN s0b0-s1b0 #2 40 Gbit/s, 10 us"),
+        (["40 Gbit/s", None, "10 Gbit/s"], "own WAN s0b0-s1b0 #2 #3 (#"),
         (["40 Gbit/s"] * 5, "own WAN of 5 links (#"),
     ],
 )
 def test_a_wan_of_a_few_links_with_rates_is_named_by_them(rates, words):
     links = [["s0b0", "s1b0", *([{"rate": rate}] if rate else [])] for rate in rates]
     assert words in label(**{"fabric.border_routers": 1, "fabric.wan": {"links": links}})
+
+
+@pytest.mark.parametrize(
+    ("delays", "words"),
+    [
+        (["5 ms", "8 ms", "15 ms"], ["own WAN s0b0-s1b0 #2 #3 5/8/15 ms"]),
+        (["500 us", "2 ms"], ["own WAN s0b0-s1b0 #2 500 us/2 ms"]),
+        (["5 ms", "5 ms"], ["own WAN s0b0-s1b0 #2 5 ms"]),
+        (["5 ms", None], ["own WAN s0b0-s1b0 #2 (#", "WAN 10 us to 5 ms"]),
+    ],
+)
+def test_each_of_a_few_links_has_its_name_and_its_delay_once(delays, words):
+    links = [["s0b0", "s1b0", *([{"delay": delay}] if delay else [])] for delay in delays]
+    found = label(**{"fabric.border_routers": 1, "fabric.wan": {"links": links}})
+    assert all(one in found for one in words) and found.count(" to ") == len(words) - 1
+
+
+def test_a_link_of_its_own_delay_beside_a_wan_of_delays_is_not_lost():
+    links = [["s0b0", "s1b0", {"delay": "5 ms"}], ["s0b0", "s1b0", {"delay": "8 ms"}]]
+    wan = {"fabric.border_routers": 1, "fabric.wan": {"links": links}}
+    assert "WAN 8 ms to 9 ms" in label(**wan, **{"conditions.links": {"s0b0-s1b0": {"delay": "9 ms"}}})
 
 
 def test_two_traces_of_one_name_have_labels_of_their_own(tmp_path, monkeypatch):
