@@ -30,7 +30,7 @@ Job = Mapping[str, Any]
 
 BACKGROUND, REQUESTS, _TRAINING, _MESSAGES = "background", "requests", "training", ("background", "transfer")
 _WORK = (
-    *("kind", "size", "schedule", "pattern", "rate", "duration", "count", "ranks"),
+    *("kind", "size", "schedule", "pattern", "rate", "duration", "count", "every", "ranks"),
     *(
         "trace",
         "per_second",
@@ -54,6 +54,7 @@ _UNGIVEN = {
     "algorithm": "its algorithm by default",
     "size": "its size as the collective",
     "count": "once",
+    "every": "back to back",
     "class": "without class",
     "start": "from the start",
     "ranks": "on all GPUs",
@@ -110,8 +111,10 @@ def short_words(job: Job, fields: Iterable[str]) -> str:
 
 def measured_as(job: Job) -> str:
     """Return what a job's time is, if it is not the time from its start to its last arrival: "percentile 99 of first
-    tokens", or ""."""
-    return f"percentile {job.get('percentile', 99):g} of first tokens" if job.get("kind") == REQUESTS else ""
+    tokens", "mean of 5 AllGathers every 20 ms", or ""."""
+    if job.get("kind") == REQUESTS:
+        return f"percentile {job.get('percentile', 99):g} of first tokens"
+    return f"mean of {amount_of(job)} every {job['every']}" if "every" in job and amount_of(job) else ""
 
 
 def amount_of(job: Job) -> str:
@@ -157,6 +160,7 @@ def _fields(job: Job) -> dict[str, str]:
         "channels": "{} channels",
         "pieces": "{} pieces",
         "count": "{} times",
+        "every": "every {}",
         "class": "class {}",
         "start": "from {}",
         "deadline": "by {}",
