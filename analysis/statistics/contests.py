@@ -407,11 +407,12 @@ def differing_words(labels: Sequence[str]) -> list[str]:
     return [", ".join(part for part in label.split(", ") if part not in shared) or label for label in labels]
 
 
-def without_common(labels: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the parts that all labels have, if these are long, and each label without them; else "" and the labels as
-    they are. Of several labels one that has no other part is AS_ALL, of a single one "" is left."""
+def without_common(labels: Sequence[str], most: int = _MOST_COMMON) -> tuple[str, list[str]]:
+    """Return the parts that all labels have, if these have more than `most` characters, and each label without them;
+    else "" and the labels as they are. Of several labels one that has no other part is AS_ALL, of a single one "" is
+    left."""
     common = shared_words(labels) if labels else ""
-    if len(common) <= _MOST_COMMON:
+    if len(common) <= most:
         return "", [*labels]
     parts = {*common.split(", ")}
     own = [", ".join(part for part in label.split(", ") if part not in parts) for label in labels]

@@ -138,6 +138,23 @@ def told_apart(configurations: Sequence[Sequence[Job]]) -> list[str]:
     return short if len(set(short)) == len(set(whole)) else whole
 
 
+def shortened(labels: Sequence[str], configurations: Sequence[Sequence[Job]]) -> tuple[list[str], list[str]]:
+    """Return labels of configurations in which jobs have their names and the fields in which jobs of this name differ,
+    and what is left out of them, once for each name: "train allreduce on GPUs 0-3". Labels are as they were where all
+    configurations have the same jobs."""
+    if len({all_words_of(jobs) for jobs in configurations}) < 2:
+        return [*labels], []
+    differing, left_out, told = differing_fields(configurations), dict[str, str](), list[str]()
+    for label, jobs in zip(labels, configurations, strict=True):
+        short = {words_of(job): short_words(job, differing[str(job["name"])]) for job in jobs}
+        for job in jobs:
+            common = [words for field, words in _fields(job).items() if field not in differing[str(job["name"])]]
+            if common and words_of(job) in label.split(", "):
+                left_out.setdefault(str(job["name"]), " ".join([str(job["name"]), *common]))
+        told.append(", ".join(short.get(part, part) for part in label.split(", ")))
+    return told, [*left_out.values()]
+
+
 def _fields(job: Job) -> dict[str, str]:
     """Return the given fields of a job in words, in the order in which they are told. `chunk` is another way to give
     the `size`."""

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from analysis.results.columns import REFEREES
 from analysis.statistics.bound_words import MARK, is_mixed
-from analysis.statistics.contests import BASELINE, without_common
+from analysis.statistics.contests import BASELINE
 from analysis.statistics.fidelity import Fifo
 from analysis.statistics.intervals import Interval
 from analysis.statistics.number_words import bracketed, estimate, quoted
 from scenarios.engines.prediction import is_bound_of_shared
 from scenarios.experiment.point_results import ConfigResult, PointResult
+from scenarios.spec.labels import labels_in_table
 from scenarios.spec.scenario import Scenario
 from scenarios.text_table import told
 from topologies.errors import list_all
@@ -38,7 +39,7 @@ def common_of(results: Sequence[ConfigResult]) -> str:
 
 
 def _told_apart(results: Sequence[ConfigResult]) -> tuple[str, list[str]]:
-    return without_common([result.config.label for result in results])
+    return labels_in_table([result.config for result in results])
 
 
 def _marked(column: "_Column", cells: list[str], points: Sequence[tuple[ConfigResult, PointResult]]) -> list[str]:

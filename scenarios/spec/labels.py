@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
-from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value
+from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value, without_common
 from analysis.statistics.declared_faults import unmodelled_sentence
-from analysis.statistics.jobs_in_words import JOINED, words_of
+from analysis.statistics.jobs_in_words import JOINED, shortened, words_of
 from hosts.agent.transport import CongestionControl
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
@@ -104,6 +104,14 @@ def label_of(config: Configuration, defaults: Configuration, *, uses: Callable[[
         scaled = "" if config.run.scale == FULL_SCALE else f" at {config.run.scale} of the rates{size}"
         words.append(f"wall clock{scaled}")
     return ", ".join(words)
+
+
+def labels_in_table(configs: Sequence[Configuration]) -> tuple[str, list[str]]:
+    """Return what the labels of a table's rows share or leave out, if that is long, and what each row then has: of jobs
+    that are swept their names and what differs."""
+    labels, jobs = shortened([one.label for one in configs], [[job.written() for job in one.jobs] for one in configs])
+    common, own = without_common(labels, 0) if jobs else without_common(labels)
+    return ", ".join(filter(None, [common, *jobs])), own
 
 
 def conditions_of_all(config: Configuration, defaults: Configuration) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from analysis.statistics.contests import differing_words
 from scenarios.spec import ScenarioError
 from scenarios.spec.keys import KEYS
+from scenarios.spec.labels import labels_in_table
 from scenarios.spec.load import Override, load_scenario, scenario_of
 from tests.fakes.commands import run
 from tests.scenarios.test_key_ends import LONG, REFUSED, configuration
@@ -273,3 +274,24 @@ def test_a_label_names_no_key_that_its_configuration_does_not_use():
     (routed,) = load_scenario("paper", [*overrides[1:], Override("fabric.routing", "te", "--set"),
                                         Override("run.modes", ["wan"], "--modes")]).configurations()  # fmt: skip
     assert "te every" not in routed.label  # a mode that chooses the paths itself
+
+
+def test_swept_jobs_are_told_once_beside_a_table_and_by_what_differs_in_its_rows():
+    train, infer = {"name": "train", "ranks": [0, 1, 4, 5]}, {"name": "infer", "ranks": [2, 6], "kind": "sendrecv"}
+    jobs = [[train], [train, infer | {"size": "1 MB"}], [train | {"count": 2}, infer | {"size": "8 MB"}]]
+    configs = load_scenario("paper", [Override("sweep.job", jobs, "")]).configurations()
+    common, own = labels_in_table(configs)
+    assert own == [
+        "1 job, train once",
+        "2 jobs, train once, infer 1 MB",
+        "2 jobs, train 2 times, infer 8 MB",
+    ]
+    assert common.endswith("train on GPUs 0,1,4,5, infer sendrecv on GPUs 2,6") and "8 GPUs" in common
+
+
+def test_jobs_that_all_rows_have_are_not_shortened():
+    jobs = [{"name": "train", "ranks": [0, 1, 4, 5]}, {"name": "infer", "ranks": [2, 6]}]
+    swept = [Override("job", jobs, ""), Override("sweep.run.seed", [1, 2], "")]
+    configs = load_scenario("paper", swept).configurations()
+    common, own = labels_in_table(configs)
+    assert common == "" and all("train on GPUs 0,1,4,5" in one for one in own)
