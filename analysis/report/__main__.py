@@ -64,7 +64,7 @@ from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.number_words import bracketed, ends, estimate, fixed, quoted
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.rates import drawn_sentence
-from analysis.statistics.shared_link_notes import loss_notes, notes
+from analysis.statistics.shared_link_notes import notes, unmodelled_notes
 from topologies.command_line import CommandParser
 from topologies.conditions.sampler import sampler, trace_of
 from topologies.errors import SpecError
@@ -263,7 +263,9 @@ def _notes(configurations: Sequence[Configuration]) -> tuple[str, ...]:
     """Return the notes on a run of a version that stored none."""
     return (
         *notes((one.label, one.shared_links, one.classes is not None) for one in configurations),
-        *loss_notes((one.label, one.values.get("fabric.wan_loss", 0.0)) for one in configurations),
+        *unmodelled_notes(
+            (one.label, ["fabric.wan_loss"] * bool(one.values.get("fabric.wan_loss"))) for one in configurations
+        ),
     )
 
 
@@ -513,7 +515,7 @@ def _orders(points: Points) -> tuple[list[list[str]], list[list[str]]]:
                 tested = claims(times)
                 verdicts = _verdict(tested.order_holds), _verdict(tested.joint_holds)
                 papers.append([engine, contest.where, tested.order_text, *verdicts])
-            elif len(times) > 1 and contest.is_rivalry:
+            elif len(times) > 1 and contest.has_order(engine):
                 contests.append((contest, times))
         others += [[engine, where, order] for where, order in orders_of(contests)]
     return others, papers

@@ -145,7 +145,7 @@ def answer(
         means = "; ".join(map(side_by_side, verdicts))
         doubts = f"{_other_work(contests)}{_hash_doubt(contests, verdicts)}"
         return f"{_compared(contests)}: {means}{doubts}. {of_jobs}".strip()
-    doubts = f"{_together(verdicts, count)}{_hash_doubt(contests, verdicts)}"
+    doubts = f"{_together(verdicts, count)}{_without_keys(verdicts)}{_hash_doubt(contests, verdicts)}"
     return f"{_compared(contests)}: {outcomes(verdicts)}{doubts}. {of_jobs}".strip()
 
 
@@ -220,7 +220,7 @@ def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> 
         if len(places) > 1:
             found.append(
                 Measured(
-                    contest=contest,
+                    contest=contest if engine == "model" else replace(contest, unmodelled=()),
                     times=contest.times(here),
                     engine=engine,
                     repetitions=tuple({one for by_seeds in places.values() for one in by_seeds}),
@@ -279,8 +279,9 @@ def _compared(contests: Sequence[Measured]) -> str:
         seeds=min((seeds_words(one.repetitions) for one in contests), key=len),
     )
     where = contests[0].contest.label if len(contests) == 1 else f"{len(contests)} configurations"
-    mode = {place.mode for one in contests for place in one.contest.all_places}
-    of_mode = "" if contests[0].contest.key == MODE or len(mode) > 1 else f" in {mode.pop()}"
+    modes = list(dict.fromkeys(place.mode for one in contests for place in one.contest.all_places))
+    told = list_all(modes) if len(modes) <= _MAX_NAMES else list_first(modes, _MAX_NAMES)
+    of_mode = "" if contests[0].contest.key == MODE else f" in {told}"
     return f"{what} compared over {number}{of_mode}{where and f', {where}'}"
 
 
@@ -503,6 +504,12 @@ def _other_work(contests: Sequence[Measured]) -> str:
     return f"; these are not ranked, as buffers differ with blocks of one size: {sizes} (collective.size sets the same)"
 
 
+def _without_keys(verdicts: Sequence[Verdict]) -> str:
+    """Return which of the competing keys the timing model does not include, where its times differ by others."""
+    keys = dict.fromkeys(key for one in verdicts if one.next is not None for key in one.contest.unmodelled)
+    return f"; the timing model does not include {list_all([*keys])}" if keys else ""
+
+
 def _hash_doubt(contests: Sequence[Measured], verdicts: Sequence[Verdict]) -> str:
     """Return which alternatives were measured with one seed of ECMP's hash, of whose effect they tell nothing."""
     is_told = any(one.contest.is_rivalry or one.contest.is_named for one in verdicts)
@@ -665,6 +672,9 @@ def _winner(group: Sequence[Verdict], where: str) -> str:
     """Return which alternative is best, as surely as it is so."""
     best = group[0].best
     if all(one.next is None for one in group):
+        if unmodelled := group[0].contest.unmodelled:
+            same = f"has the same time for {list_all([best, *group[0].equal])}"
+            return f"the timing model does not include {list_all(unmodelled)}, so it {same}{where}"
         return f"{list_all([best, *group[0].equal])} take the same time{_only_here(group)}{where}"
     if all(one.equal for one in group):
         best = list_all([best, *_all(group, lambda one: one.equal)])

@@ -1,10 +1,11 @@
 """What a run compares: the alternatives of each contest, under conditions that they share, and their baseline.
 
-With several modes, the modes of each configuration compete. With one mode, the values of swept keys do: those that
-somebody can choose (an algorithm, a routing, the number of pieces) at each combination of the others (sizes, delays,
-rates), or all of them if there are only others. Different work is not ranked, nor are different conditions: sizes and
-kinds of collectives, rates, delays and faults are set side by side, and jobs are left to `job_times`. Seeds never
-compete: they repeat each alternative, and are pooled, those of the conditions and those of ECMP's hash.
+With several modes, the modes of each configuration compete, unless the user names a swept key's value as the baseline.
+With one mode, the values of swept keys do: those that somebody can choose (an algorithm, a routing, the number of
+pieces) at each combination of the others (sizes, delays, rates), or all of them if there are only others. Different
+work is not ranked, nor are different conditions: sizes and kinds of collectives, rates, delays and faults are set side
+by side, and jobs are left to `job_times`. Seeds never compete: they repeat each alternative, and are pooled, those of
+the conditions and those of ECMP's hash.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from analysis.statistics.intervals import Series, pooled_repetitions
 from analysis.statistics.jobs_in_words import JOINED, Job, told_apart
 from analysis.statistics.number_words import quoted
+from analysis.statistics.unmodelled_keys import INSTEAD
 from topologies.errors import list_all
 
 JOBS = "job"
@@ -109,8 +111,8 @@ class Contest:
     `is_named` that the user has named the baseline, `key` the one key whose values they are (or MODE), and `numbers`
     are their coordinates if they are quantities. Without `is_rivalry` they are different work, of which none is better;
     `buffers` has the sizes of their buffers, if it is these that differ, as with more GPUs and the same blocks.
-    `is_unmodelled` tells that the timing model's times of some are without their faults. `own` are those that the
-    scenario itself defines.
+    `is_unmodelled` tells that the timing model's times of some are without their faults, or all without a key whose
+    values compete; such keys are `unmodelled`. `own` are those that the scenario itself defines.
     """
 
     label: str
@@ -128,6 +130,7 @@ class Contest:
     is_unmodelled: bool = False
     iterations: int = 1
     own: tuple[str, ...] = ()
+    unmodelled: tuple[str, ...] = ()
 
     @property
     def repetitions(self) -> tuple[Repetition, ...]:
@@ -146,6 +149,11 @@ class Contest:
     def all_places(self) -> tuple[Place, ...]:
         """The points of all alternatives and seeds."""
         return tuple(place for by_seed in self.places.values() for place in by_seed.values())
+
+    def has_order(self, engine: str) -> bool:
+        """Return whether an engine's times put the alternatives in order: not if they are different work, nor if they
+        differ by a key that the timing model does not include."""
+        return self.is_rivalry and not (engine == "model" and self.key in self.unmodelled)
 
     def times(self, known: Mapping[Place, Series]) -> dict[str, Series]:
         """Return the times of the alternatives that have some, given those of points, pooled over the seeds."""
@@ -217,11 +225,19 @@ def which_words(some: Sequence[Contest], among: Sequence[Contest]) -> str:
 
 def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
     """Return the contests of a run's configurations, in their order; none if there is a single point, or if nothing
-    that competes differs but their jobs."""
+    that competes differs but their jobs. Where the user has named a swept key's value as the baseline, the values of
+    that key compete, in each mode by itself.
+    """
     varied, settings = varied_keys(settings), with_short_tables(settings)
-    if len({mode for one in settings for mode in one.modes}) > 1:
+    named = {key for one in settings for key in one.baseline} & varied
+    modes = _modes_of(settings)
+    if len(modes) > 1 and named:
+        return tuple(contest for mode in modes for contest in contests_of(_in_mode(settings, mode)))
+    if len(modes) > 1:
         return tuple(_of_modes(group, varied) for group in repetitions(settings) if len(_modes_of(group)) > 1)
     chosen = {key for key in varied if is_choice(key)}
+    if not named <= chosen:  # these values compete although nobody chooses them, as the user has named a baseline
+        chosen = named
     if not varied or (not chosen and JOBS in varied):
         return ()
     if not chosen:
@@ -229,7 +245,14 @@ def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
     groups: dict[tuple[str, ...], list[Setting]] = {}
     for one in settings:
         groups.setdefault(tuple(value.words for value in one.at if value.key in varied - chosen), []).append(one)
-    return tuple(_of_values(group, chosen, is_choice=True, others=varied - chosen) for group in groups.values())
+    others, are_choices = {MODE, *(varied - chosen)}, all(map(is_choice, chosen))
+    return tuple(_of_values(group, chosen, is_choice=are_choices, others=others) for group in groups.values())
+
+
+def _in_mode(settings: Sequence[Setting], mode: str) -> list[Setting]:
+    """Return the configurations that have a mode with it alone, as if it were the value of a swept key."""
+    value = Value(MODE, f"mode {mode}")
+    return [replace(one, modes=(mode,), at=(*one.at, value)) for one in settings if mode in one.modes]
 
 
 def repetitions(settings: Iterable[Setting]) -> list[tuple[Setting, ...]]:
@@ -351,6 +374,7 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         named[name] = alike[0]
         places[name] = {repetition_of(one): Place(one.index, one.modes[0]) for one in alike}
     only = next(iter(keys)) if len(keys) == 1 else None
+    unmodelled = tuple(key for key in INSTEAD if key in keys)
     numbers = {
         name: value.number
         for name, one in named.items()
@@ -371,8 +395,9 @@ def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, oth
         buffers=buffers if len(buffers) > 1 else (),
         key=only,
         numbers=numbers if len(numbers) == len(named) else None,
-        is_unmodelled=any(one.is_unmodelled for one in group),
+        is_unmodelled=bool(unmodelled) or any(one.is_unmodelled for one in group),
         iterations=group[0].iterations,
+        unmodelled=unmodelled,
     )
 
 
@@ -412,11 +437,12 @@ def differing_words(labels: Sequence[str]) -> list[str]:
     return [", ".join(part for part in label.split(", ") if part not in shared) or label for label in labels]
 
 
-def without_common(labels: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the parts that all labels have, if these are long, and each label without them; else "" and the labels as
-    they are. Of several labels one that has no other part is AS_ALL, of a single one "" is left."""
+def without_common(labels: Sequence[str], most: int = _MOST_COMMON) -> tuple[str, list[str]]:
+    """Return the parts that all labels have, if these have more than `most` characters, and each label without them;
+    else "" and the labels as they are. Of several labels one that has no other part is AS_ALL, of a single one "" is
+    left."""
     common = shared_words(labels) if labels else ""
-    if len(common) <= _MOST_COMMON:
+    if len(common) <= most:
         return "", [*labels]
     parts = {*common.split(", ")}
     own = [", ".join(part for part in label.split(", ") if part not in parts) for label in labels]

@@ -30,7 +30,7 @@ Job = Mapping[str, Any]
 
 BACKGROUND, REQUESTS, _TRAINING, _MESSAGES = "background", "requests", "training", ("background", "transfer")
 _WORK = (
-    *("kind", "size", "schedule", "pattern", "rate", "duration", "count", "ranks"),
+    *("kind", "size", "schedule", "pattern", "rate", "duration", "count", "every", "ranks"),
     *(
         "trace",
         "per_second",
@@ -54,6 +54,7 @@ _UNGIVEN = {
     "algorithm": "its algorithm by default",
     "size": "its size as the collective",
     "count": "once",
+    "every": "back to back",
     "class": "without class",
     "start": "from the start",
     "ranks": "on all GPUs",
@@ -110,8 +111,10 @@ def short_words(job: Job, fields: Iterable[str]) -> str:
 
 def measured_as(job: Job) -> str:
     """Return what a job's time is, if it is not the time from its start to its last arrival: "percentile 99 of first
-    tokens", or ""."""
-    return f"percentile {job.get('percentile', 99):g} of first tokens" if job.get("kind") == REQUESTS else ""
+    tokens", "mean of 5 AllGathers every 20 ms", or ""."""
+    if job.get("kind") == REQUESTS:
+        return f"percentile {job.get('percentile', 99):g} of first tokens"
+    return f"mean of {amount_of(job)} every {job['every']}" if "every" in job and amount_of(job) else ""
 
 
 def amount_of(job: Job) -> str:
@@ -133,6 +136,23 @@ def told_apart(configurations: Sequence[Sequence[Job]]) -> list[str]:
     ]
     whole = [all_words_of(jobs) for jobs in configurations]
     return short if len(set(short)) == len(set(whole)) else whole
+
+
+def shortened(labels: Sequence[str], configurations: Sequence[Sequence[Job]]) -> tuple[list[str], list[str]]:
+    """Return labels of configurations in which jobs have their names and the fields in which jobs of this name differ,
+    and what is left out of them, once for each name: "train allreduce on GPUs 0-3". Labels are as they were where all
+    configurations have the same jobs."""
+    if len({all_words_of(jobs) for jobs in configurations}) < 2:
+        return [*labels], []
+    differing, left_out, told = differing_fields(configurations), dict[str, str](), list[str]()
+    for label, jobs in zip(labels, configurations, strict=True):
+        short = {words_of(job): short_words(job, differing[str(job["name"])]) for job in jobs}
+        for job in jobs:
+            common = [words for field, words in _fields(job).items() if field not in differing[str(job["name"])]]
+            if common and words_of(job) in label.split(", "):
+                left_out.setdefault(str(job["name"]), " ".join([str(job["name"]), *common]))
+        told.append(", ".join(short.get(part, part) for part in label.split(", ")))
+    return told, [*left_out.values()]
 
 
 def _fields(job: Job) -> dict[str, str]:
@@ -157,6 +177,7 @@ def _fields(job: Job) -> dict[str, str]:
         "channels": "{} channels",
         "pieces": "{} pieces",
         "count": "{} times",
+        "every": "every {}",
         "class": "class {}",
         "start": "from {}",
         "deadline": "by {}",

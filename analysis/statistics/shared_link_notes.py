@@ -1,4 +1,5 @@
-"""Sentences for users about links that several flows can share, and about rings and paths that are only searched for.
+"""Sentences for users about links that several flows can share, rings and paths that are only searched for, and keys
+that the timing model does not include.
 
 Other modules determine these links along with placements and paths; here they are names, by configuration and mode.
 """
@@ -7,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.statistics.contests import differing_words
+from analysis.statistics.unmodelled_keys import INSTEAD
 from topologies.errors import list_all, list_first
 
 _MAX_NAMED, _MAX_VALUES, _MAX_LINKS = 4, 6, 2
@@ -131,10 +133,11 @@ def free_change_notes(modes: Iterable[tuple[str, Sequence[str], Sequence[str]]])
     )
 
 
-def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
-    """Return a sentence for each loss rate of WAN links, given each configuration's label and share of lost frames."""
-    words = "WAN links lose {:g} of all frames in the emulation: the model does not include these losses"
-    return by_sentence([(label, [words.format(share)] if share else []) for label, share in losses])
+def unmodelled_notes(told: Iterable[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
+    """Return a sentence for each key that the timing model does not include, given each configuration's label and those
+    of these keys that it sets."""
+    words = "the timing model does not include {}: in it {}"
+    return by_sentence([(label, [words.format(key, INSTEAD[key]) for key in keys]) for label, keys in told])
 
 
 def by_sentence(by_label: Sequence[tuple[str, Sequence[Note]]]) -> tuple[str, ...]:

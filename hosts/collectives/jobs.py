@@ -3,7 +3,9 @@
 Jobs share only links: even between the same two GPUs they use different connections, and their slots and computation
 streams are separate. A place has gates for each of its jobs: computations on a separate stream. The first gate lasts
 until the job's start; each later gate has length zero and separates two collectives of the job. A place's first message
-on each connection waits for the gate. So a place begins a collective once it has received the whole previous one.
+on each connection waits for the gate. So a place begins a collective once it has received the whole previous one. If a
+job repeats by time, its places have a clock, too: computations one after the other, of which each ends when a
+collective is due, and for which its gate waits as well.
 """
 
 import math
@@ -20,7 +22,8 @@ MAX_SLOTS = 2**15
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """A collective that runs `count` times back to back, from `start_s` after the start of the round.
+    """A collective that runs `count` times from `start_s` after the start of the round: back to back, or if `every_s`
+    is given once in this time, or as soon as the previous one has ended if that is later.
 
     Place i of the job's workload is `places[i]` of the union. A round does not wait for a background job, and the
     places of a background job keep their ranks. The job's packets carry `dscp`, and their class is guaranteed the
@@ -33,6 +36,7 @@ class Job:
     places: tuple[int, ...]
     start_s: float = 0.0
     count: int = 1
+    every_s: float | None = None
     is_background: bool = False
     dscp: int = 0
     guaranteed_share: float = 0.0
@@ -50,7 +54,10 @@ def combine(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
     places = sum(sites)
     for job in jobs:
         _check(job, places)
-    transfers = sum((len(job.workload.schedule.transfers) + len(job.places)) * job.count for job in jobs)
+    gates = [len(job.places) * (1 if job.every_s is None else 2) for job in jobs]
+    transfers = sum(
+        (len(job.workload.schedule.transfers) + of_job) * job.count for job, of_job in zip(jobs, gates, strict=True)
+    )
     slots = sum(job.workload.schedule.slots * job.count for job in jobs) * places
     if transfers > MAX_TRANSFERS or slots > MAX_SLOTS:
         raise ScheduleError(
@@ -88,6 +95,8 @@ def _check(job: Job, places: int) -> None:
         raise ScheduleError(
             f"{job.name} begins at {job.start_s:g} s, {job.count} times; allowed: 0 s or later, and once or more"
         )
+    if job.every_s is not None and not 0 < job.every_s < math.inf:
+        raise ScheduleError(f"{job.name} repeats every {job.every_s:g} s; allowed: more than 0 s")
 
 
 def _behind(tokens: FirstTokens, gates: int) -> FirstTokens:
@@ -135,13 +144,18 @@ class _Union:
     def add(self, job: Job) -> JobSpan:
         """Add a job's collectives; return the span of its transfers."""
         first, gates, arrived = len(self._transfers), dict[int, int](), dict[int, Collection[int]]()
+        clock, collectives = self._streams, list[range]()
+        self._streams += job.every_s is not None  # a clock's stream is before those of gates and of computations
         if job.start_s:
             gates = {place: self._gate(place, job.start_s) for place in job.places}
         gated = len(self._transfers) - first
         for repetition in range(job.count):
             if repetition:
-                gates = {place: self._gate(place, 0.0, arrived[place]) for place in job.places}
+                due = self._due(job, repetition, clock)
+                gates = {place: self._gate(place, 0.0, (*arrived[place], *due.get(place, ()))) for place in job.places}
+            begun = len(self._transfers)
             arrived = self._collective(job, gates)
+            collectives.append(range(begun, len(self._transfers)))
         self.notes |= dict.fromkeys(job.workload.schedule.notes)
         flows = job.workload.schedule.flows
         self._channels += 1 + max(flow.channel if isinstance(flow, Flow) else 0 for flow in flows)
@@ -158,10 +172,21 @@ class _Union:
             places=job.places,
             computations=tuple(works * job.count for works in job.workload.computations),
             first_tokens=job.first_tokens and _behind(job.first_tokens, gated),
+            collectives=tuple(collectives),
+            due_s=() if job.every_s is None else tuple(at * job.every_s for at in range(job.count)),
         )
 
-    def _gate(self, place: int, seconds: float, after: Collection[int] = ()) -> int:
-        stream = self._flow(Stream(place, self._streams))
+    def _due(self, job: Job, repetition: int, clock: int) -> dict[int, tuple[int]]:
+        """Add the time until a job's collective is due to the clock of each of its places; return what it waits for by
+        place, nothing if it runs back to back."""
+        if job.every_s is None:
+            return {}
+        seconds = job.every_s + (job.start_s if repetition == 1 else 0.0)
+        return {place: (self._gate(place, seconds, number=clock),) for place in job.places}
+
+    def _gate(self, place: int, seconds: float, after: Collection[int] = (), number: int | None = None) -> int:
+        """Add a computation to a place's stream of gates, or to that of this number; return its transfer."""
+        stream = self._flow(Stream(place, self._streams if number is None else number))
         self._transfers.append(Transfer(flow=stream, size=seconds, after=tuple(sorted(after))))
         return len(self._transfers) - 1
 

@@ -172,7 +172,9 @@ class JobSpan:
     """One of several jobs in their common schedule: its transfers, its start, its places and its computations.
 
     `computations` has the `Workload.computations` of a training job, repeated for each of its collectives. A round does
-    not wait for a background job. A job with `first_tokens` has these times in place of its completion.
+    not wait for a background job. A job with `first_tokens` has these times in place of its completion. `collectives`
+    are the transfers of each of its collectives, and `due_s` when each is due, in s from the job's start: the mean of
+    their times from then on is the job's. It is empty if they run back to back.
     """
 
     name: str
@@ -182,6 +184,8 @@ class JobSpan:
     places: tuple[int, ...] = ()
     computations: tuple[tuple[str, ...], ...] = ()
     first_tokens: FirstTokens | None = None
+    collectives: tuple[range, ...] = ()
+    due_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -271,15 +271,17 @@ def _bound(config: Scenario, conditions: Conditions) -> LowerBound | None:
     for job in config.jobs:
         ranks, collective = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
         if not job.is_background and collective.kind not in (*SELF_SIZED_KINDS, REQUESTS, TRANSFER):
-            demands.append(
-                RoundJob(
-                    kind=collective.kind,
-                    block_bytes=collective.with_chunk(len(ranks)).chunk_bytes,
-                    gpus=ranks,
-                    count=job.count,
-                    start_s=job.start_s,
-                )
+            demand = RoundJob(
+                kind=collective.kind,
+                block_bytes=collective.with_chunk(len(ranks)).chunk_bytes,
+                gpus=ranks,
+                count=job.count,
+                start_s=job.start_s,
             )
+            demands.append(demand)
+            if job.every_s is not None and job.count > 1:  # the last one cannot begin before it is due
+                demands[-1] = replace(demand, count=job.count - 1)
+                demands.append(replace(demand, count=1, start_s=job.start_s + (job.count - 1) * job.every_s))
     return RoundBound(fabric, delays_s=delays_s, demands=demands) if demands else None
 
 
@@ -384,12 +386,8 @@ def _first_transfers(config: Scenario, job: str | None) -> slice:
     """Return the transfers of a collective, or those of a job's first collective in a round."""
     if job is None:
         return slice(len(config.workload.schedule.transfers))
-    (span,) = (span.transfers for span in config.workload.jobs if span.name == job)
-    (spec,) = (spec for spec in config.jobs if spec.name == job)
-    # Each rank has a gate, a transfer, before each collective except the first; there too if the job starts later.
-    gates, begins = len(spec.ranks or range(config.gpus)), spec.start_s > 0
-    first = span.start + begins * gates
-    return slice(first, first + (len(span) - (spec.count - 1 + begins) * gates) // spec.count)
+    (span,) = (span for span in config.workload.jobs if span.name == job)
+    return slice(span.collectives[0].start, span.collectives[0].stop)
 
 
 def link_bytes(config: Scenario, mode: str, job: str | None = None) -> dict[str, int]:

@@ -428,6 +428,10 @@ def job_times(spans: Sequence[JobSpan], arrives_s: Floats) -> JobTimes:
         own_s = arrives_s[span.transfers.start : span.transfers.stop] - span.start_s
         if span.first_tokens is not None:
             return served_times(span.first_tokens, own_s)
+        if span.due_s:
+            ends_s = np.stack([arrives_s[one.start : one.stop].max(axis=0) - span.start_s for one in span.collectives])
+            mean_s: Floats = (ends_s - np.array(span.due_s)[:, None]).mean(axis=0)
+            return mean_s, *(np.full(mean_s.shape, np.nan),) * 2
         latest_s: Floats = own_s.max(axis=0, initial=0.0)  # a draw of background traffic may have no message
         return latest_s, *(np.full(latest_s.shape, np.nan),) * 2
 

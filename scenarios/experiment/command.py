@@ -78,8 +78,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _reading() -> str:
     """Return what reading a scenario is doing: the model may choose pieces at many points."""
-    begun, expected = choices_begun()
-    return f"choosing collective.pieces, number {begun:,} of {expected:,}" if begun else "reading the scenario"
+    begun, expected, tried = choices_begun()
+    if not begun:
+        return "reading the scenario"
+    attempt = f", try {tried:,}" if tried else ""
+    return f"choosing collective.pieces, number {begun:,} of {expected:,}{attempt}"
 
 
 def _tell(notes: Iterable[str]) -> None:

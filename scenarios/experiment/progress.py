@@ -18,12 +18,12 @@ from rich.live import Live
 from rich.table import Table
 
 from analysis.model import compiled
-from analysis.statistics.contests import without_common
 from analysis.statistics.intervals import Interval, Series, series_of
 from analysis.statistics.number_words import bracketed, estimate
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
 from scenarios.engines.model import TRANSFERS, effort_of
 from scenarios.experiment.point_results import point_result
+from scenarios.spec.labels import labels_in_table
 from scenarios.spec.scenario import Scenario
 from topologies.heartbeat import breaking_silence, repeating
 
@@ -94,7 +94,7 @@ class Progress:
         self.points = {
             (index, mode): _new_point(engine, s, mode) for index, s in enumerate(configs) for mode in s.run.modes
         }
-        self.common, self._own = without_common([config.label for config in configs])
+        self.common, self._own = labels_in_table(configs)
         self._base: dict[int, Series] = {}
         self._began_s = self._seen_s = time.monotonic()
         self._before = self._largest_work = 0.0

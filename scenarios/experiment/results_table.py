@@ -5,13 +5,16 @@ from dataclasses import dataclass
 
 from analysis.results.columns import REFEREES
 from analysis.statistics.bound_words import MARK, is_mixed
-from analysis.statistics.contests import BASELINE, without_common
+from analysis.statistics.contests import BASELINE
 from analysis.statistics.fidelity import Fifo
 from analysis.statistics.intervals import Interval
 from analysis.statistics.number_words import bracketed, estimate, quoted
 from scenarios.engines.prediction import is_bound_of_shared
 from scenarios.experiment.point_results import ConfigResult, PointResult
+from scenarios.spec.labels import labels_in_table
+from scenarios.spec.scenario import Scenario
 from scenarios.text_table import told
+from topologies.errors import list_all
 
 
 def table_of(results: Sequence[ConfigResult]) -> tuple[list[tuple[str, ...]], list[str]]:
@@ -36,7 +39,7 @@ def common_of(results: Sequence[ConfigResult]) -> str:
 
 
 def _told_apart(results: Sequence[ConfigResult]) -> tuple[str, list[str]]:
-    return without_common([result.config.label for result in results])
+    return labels_in_table([result.config for result in results])
 
 
 def _marked(column: "_Column", cells: list[str], points: Sequence[tuple[ConfigResult, PointResult]]) -> list[str]:
@@ -111,7 +114,7 @@ _COLUMNS: Sequence[_Column] = (
     _Column(
         "lower bound",
         lambda _, point: _ms_of(point.bound_s),
-        lambda result, _: f"none is known for the kind {result.config.collective.kind}",
+        lambda result, _: f"none is known for the kind{_kinds(result.config)}",
         _BOUND,
     ),
     _Column("total (s)", lambda _, point: f"{point.summary.total_s.value:,.3f}"),
@@ -167,6 +170,13 @@ def _gain_column(points: Sequence[tuple[ConfigResult, PointResult]]) -> _Column:
 
 def _why_no_gain(point: PointResult) -> str:
     return "no baseline is finished there" if point.over is None else "no collective is also the baseline's"
+
+
+def _kinds(config: Scenario) -> str:
+    """Return the kinds of what a round waits for, "s training and requests", or of the collective, " trace"."""
+    awaited = [job.collective(config.collective).kind for job in config.jobs if not job.is_background]
+    kinds = [*dict.fromkeys(awaited)] or [config.collective.kind]
+    return f"{'s' * (len(kinds) > 1)} {list_all(kinds)}"
 
 
 def _why_no_change(result: ConfigResult) -> str:

@@ -9,16 +9,19 @@ from analysis.statistics.shared_link_notes import (
     delay_notes,
     free_change_notes,
     greedy_notes,
-    loss_notes,
     notes,
     searched_notes,
+    unmodelled_notes,
 )
+from analysis.statistics.unmodelled_keys import INSTEAD
 from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.prediction import ring_gap
+from scenarios.policies.knowledge import PORTS
 from scenarios.policies.policy import ALWAYS
-from scenarios.spec import transfer_class
-from scenarios.spec.scenario import Scenario
+from scenarios.spec import classes, transfer_class
+from scenarios.spec.keys import KEYS
+from scenarios.spec.scenario import DEFAULTS, Scenario
 from topologies.errors import list_first
 
 _MOST_FAULTS = 3  # that a note names
@@ -45,11 +48,36 @@ def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
     yield from _tunnel_notes(configs)
     if any(one.conditions.every_s is not None and one.control.counted for one in configs):
         yield "conditions stand still during the reconfiguration before a collective, whose time is counted"
+    if any(map(_has_idle_delay, configs)):
+        yield "control.delay: no collective takes longer, as control.counted is false; reconfigurations do"
     if any(one.run.is_real and one.control_delays_s for one in configs):
         yield "on the wall clock the waits for ring and paths include this machine's own delays beside control.delay"
     yield from _schedule_search_notes(configs)
-    yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
+    yield from unmodelled_notes((one.label, _unmodelled_keys(one)) for one in configs)
+    yield from dict.fromkeys(chain.from_iterable(map(_idle_shares, configs)))
     yield from admission_notes(configs)
+
+
+def _has_idle_delay(config: Scenario) -> bool:
+    """Return whether the delay of the controller makes no collective longer: neither do recoveries from faults, nor is
+    what a mode knows older by it."""
+    learns = any(config.mode(mode).knowledge.kind == PORTS for mode in config.run.modes)
+    return bool(config.control_delays_s) and not (config.control.counted or config.faults or learns)
+
+
+def _idle_shares(config: Scenario) -> list[str]:
+    """Return a sentence if the class that is served first has a share; that is an unused key unless it is swept."""
+    first = next(iter(classes.in_order(config.classes)), None)
+    if first is None or not first.share or config.admits:
+        return []
+    return [f"the share of a class has no effect where {classes.served_first(first.name)}"]
+
+
+def _unmodelled_keys(config: Scenario) -> list[str]:
+    """Return the keys that the timing model does not include, and that are swept or not at their defaults."""
+    swept = dict(config.at)
+    keys = [key for key in INSTEAD if key in KEYS and (key in swept or config.value(key) != DEFAULTS.value(key))]
+    return keys + ["class.congestion_control"] * any(one.congestion_control is not None for one in config.classes)
 
 
 def _free_to_reroute(config: Scenario) -> tuple[list[str], list[str]]:

@@ -415,7 +415,7 @@ def _order_paragraphs(results: Sequence[ConfigResult]) -> tuple[Paragraph, Parag
         of_engine, of_paper = _orders(engine, [one for one in results if one.engine == engine])
         others += of_engine
         papers += of_paper
-    what = "the modes" if any(len(one.points) > 1 for one in results) else "compared"
+    what = "the modes" if any(one.key == MODE for one in contests_of(settings_of(results))) else "compared"
     paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
     signs = "" if others else f"; {SIGNS}"
     return (
@@ -436,7 +436,7 @@ def _orders(engine: str, results: Sequence[ConfigResult]) -> tuple[list[str], li
         series = contest.times(times)
         if contest.key == MODE and contest.all_places[0].setting in papers:
             of_paper.append(f"{engine}, {contest.where}: {_claims(series)}")
-        elif len(series) > 1 and contest.is_rivalry:
+        elif len(series) > 1 and contest.has_order(engine):
             contests.append((contest, series))
     return [f"{engine}, {where}: {order}" for where, order in orders_of(contests)], of_paper
 

@@ -106,7 +106,8 @@ class World(Protocol[Result_co]):
 
 class Player:
     """A policy with its belief and what is in force; `placement`, [n], is the first one (default: ranks in order). In a
-    world that `repeats`, an attempt may be lost, and the policy is then asked about the same collective again."""
+    world that `repeats`, an attempt may be lost, and the policy is then asked about the same collective again. `count`
+    is how many collectives there are, if that is known."""
 
     def __init__(
         self,
@@ -118,10 +119,12 @@ class Player:
         cost_s: Cost = no_cost_s,
         placement: Ranks | None = None,
         repeats: bool = False,
+        count: int | None = None,
     ) -> None:
         first = choices.in_order if placement is None else placement
         self.belief, self.in_force = belief, InForce(Placement(-1, None, lambda: first))
-        self._mode, self._options = mode, Options(choices, belief.ahead, reroutes=mode.reroutes)
+        self._mode, self._count = mode, count
+        self._options = Options(choices, belief.ahead, reroutes=mode.reroutes, count=count)
         self._every, self._cost_s = reembed_every, cost_s
         self._own = None if mode.function is None else UserPolicy(mode.function, repeats=repeats)
         self._last: Ended | None = None
@@ -129,7 +132,7 @@ class Player:
 
     def face(self, choices: Choices) -> None:
         """Have the next decisions be about other choices, which have the same places and flows."""
-        self._options = Options(choices, self.belief.ahead, reroutes=self._mode.reroutes)
+        self._options = Options(choices, self.belief.ahead, reroutes=self._mode.reroutes, count=self._count)
 
     def decide(self, number: int) -> Action:
         """Return what the policy chooses before this collective; nothing changes until `take`. Raises the errors of

@@ -24,6 +24,7 @@ def player_of(config: Scenario, mode: str, conditions: Conditions, *, ahead: int
         reembed_every=config.collective.reembed_every,
         cost_s=_cost_of(config, mode, conditions),
         repeats=bool(config.faults),
+        count=None if config.program.is_given else config.collective.count,
     )
 
 

@@ -127,11 +127,14 @@ class Options:
     `believed(number)` returns the rates of logical links believed before a collective and, as far as they are known,
     before those that follow it: [K, links], K at least 1. Options are asked for one collective after the other, but
     computed for several, because the cost of a call is nearly the same. The caller hands on what `believed` returned
-    then: paths may be computed later, when a belief has learnt or the rates at a prompt have changed.
+    then: paths may be computed later, when a belief has learnt or the rates at a prompt have changed. `count` is how
+    many collectives there are, None if nobody knows.
     """
 
-    def __init__(self, choices: Choices, believed: Callable[[int], Floats], *, reroutes: bool) -> None:
-        self.believed = believed
+    def __init__(
+        self, choices: Choices, believed: Callable[[int], Floats], *, reroutes: bool, count: int | None = None
+    ) -> None:
+        self.believed, self.count = believed, count
         self._choices, self._reroutes = choices, reroutes
         self._rows: dict[str, _Rows] = {}
 
@@ -307,6 +310,11 @@ class Situation:
     ) -> None:
         self.number, self.in_force, self.cables_changed = number, in_force, cables_changed
         self._options, self._last = options, last
+
+    @property
+    def count(self) -> int | None:
+        """How many collectives the run has, `collective.count`; None for those of a program and at a prompt."""
+        return self._options.count
 
     @property
     def believed_bps(self) -> Floats:

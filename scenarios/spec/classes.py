@@ -63,6 +63,11 @@ def in_order(classes: tuple[ClassSpec, ...]) -> tuple[ClassSpec, ...]:
     return tuple(sorted(classes, key=lambda each: each.priority))
 
 
+def served_first(name: str) -> str:
+    """Return why the share of the class that is served first has no effect."""
+    return f"{name} is served first, and gets what it sends, up to its ceiling"
+
+
 def dscp_of(classes: tuple[ClassSpec, ...], name: str | None) -> int:
     """Return the DSCP of a class: the class selector (RFC 2474) of its position in service order; 0 for no class."""
     names = [each.name for each in in_order(classes)]

@@ -113,6 +113,9 @@ def _check_baseline(configs: Sequence[Scenario]) -> Iterator[Mistake]:
     except ValueError as error:
         yield Mistake("run.baseline", str(error))
         return
+    if MODE in wanted and len(wanted) > 1 and len(found[MODE]) > 1:
+        several = "names a mode and a swept key's value, and only one of them can compete"
+        yield Mistake("run.baseline", f"{several}; allowed: one of the two, or one mode")
     for key, words in wanted.items():
         if words not in found[key]:
             kind = "a mode of" if key == MODE else f"a value of {key} in"

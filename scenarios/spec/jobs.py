@@ -5,7 +5,7 @@ name = "training"
 ranks = [0, 1, 4, 5]       # without it all GPUs
 kind = "allreduce"         # and algorithm, channels, pieces, chunk, size, schedule: as in [collective]
 start = "2 ms"
-count = 3                  # back to back
+count = 3                  # back to back, or with every = "20 ms" once in 20 ms
 [[job]]
 kind = "background"
 pattern = "poisson"
@@ -53,7 +53,8 @@ _ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """A job: its ranks, what they do, when they start, and how many times they repeat it back to back.
+    """A job: its ranks, what they do, when they start, and how many times they repeat it, back to back or once in
+    `every_s`, as soon as the previous one has ended.
 
     A field that is None has the value of [collective]; `ranks` None means all. A background job is described by
     `pattern`, by `rate_bps`, the mean rate at which each of its ranks sends (None for a matrix, which has the rates),
@@ -78,6 +79,7 @@ class JobSpec:
     schedule: Path | None = None
     start_s: float = 0.0
     count: int = 1
+    every_s: float | None = None
     pattern: str | None = None
     rate_bps: int | None = None
     duration_s: float | None = None
@@ -196,6 +198,7 @@ KEYS: Mapping[str, Key] = {
         "start_s", Kind(f'{DELAY.allowed}, or "0 s"', (str,), units.parse_delay_or_zero_s, units.format_delay)
     ),
     "count": Key("count", whole(1, MAX_COUNT)),
+    "every": Key("every_s", DELAY),
     "class": Key("traffic_class", Kind("the name of a [[class]]", (str,))),
     "pattern": Key("pattern", one_of(*PATTERNS, MATRIX)),
     "rate": Key("rate_bps", RATE),
@@ -224,7 +227,7 @@ _NEEDED_OF_REQUESTS = ("requests", "cache", "local_token", "remote_token", "rule
 _REQUESTS_KEYS = (*_NEEDED_OF_REQUESTS, *_DRAWN_KEYS, "output", "trace", "order", "token", "slots", "percentile")
 _EXPECT_NOTHING = ("local", "remote")
 """The rules that expect no rate of the WAN."""
-_COLLECTIVE_KEYS = ("algorithm", "channels", "pieces", "size", "schedule", "count")
+_COLLECTIVE_KEYS = ("algorithm", "channels", "pieces", "size", "schedule", "count", "every")
 
 
 def read(tables: list[object]) -> tuple[JobSpec, ...]:
@@ -262,6 +265,8 @@ def unused(table: Mapping[str, object], default: str) -> Iterator[tuple[str, str
         yield from ((key, f"the kind is {BACKGROUND}") for key in _COLLECTIVE_KEYS)
         return
     yield from ((key, f"the kind is neither {BACKGROUND} nor {TRANSFER}") for key in _BACKGROUND_KEYS)
+    if table.get("count", 1) == 1:
+        yield "every", "count is 1"
     if kind == TRAINING:
         keys = ("algorithm", "channels", "pieces", "schedule", "chunk", "size")
         yield from ((key, f"the kind is {TRAINING}, which [{TRAINING}] describes") for key in keys)

@@ -110,8 +110,13 @@ def _has_chunk(config: Configuration) -> bool:
 
 
 def _may_choose_rings(config: Configuration) -> bool:
-    """Whether an objective may be needed to choose rings."""
-    return bool(config.run.referees) or any(mode.reembeds for mode in _modes_of(config))
+    """Whether an objective may be needed to choose rings, for a mode that has none of its own."""
+    return bool(config.run.referees) or any(mode.reembeds and mode.ring is None for mode in _modes_of(config))
+
+
+def _has_ring(config: Configuration) -> bool:
+    """Whether places form a ring; a program's collectives may have any algorithm."""
+    return config.program.is_given or config.workload.is_ring
 
 
 def _has_open_period(config: Configuration) -> bool:
@@ -262,9 +267,15 @@ RULES = (
     ),
     Rule(
         ("collective.ring",),
-        "no mode chooses rings, and run.referees is empty",
+        "no mode chooses rings by it, and run.referees is empty",
         _may_choose_rings,
         _MODE_TABLES,
+    ),
+    Rule(
+        ("collective.ring",),
+        "collective.algorithm is not ring, or there are jobs, so no objective chooses places",
+        _has_ring,
+        (*_KIND_TABLES, "training"),
     ),
     Rule(
         ("collective.reembed_every",),

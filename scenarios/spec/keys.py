@@ -310,7 +310,7 @@ KEYS: Mapping[str, Key] = {
             "fabric.wan_loss",
             "wan_loss",
             _LOSS,
-            "Random frame loss of each WAN link; needs a buffer, and the model ignores it.",
+            "Random frame loss of each WAN link; needs a buffer.",
             within="transport",
         ),
         Key("conditions.sampler", "sampler", one_of(*SAMPLERS), "Source of each link's available bandwidth."),

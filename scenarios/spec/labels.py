@@ -5,12 +5,12 @@ A table with too many entries for a label is told apart by a number in hexadecim
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
-from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value
+from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value, without_common
 from analysis.statistics.declared_faults import unmodelled_sentence
-from analysis.statistics.jobs_in_words import JOINED, words_of
+from analysis.statistics.jobs_in_words import JOINED, shortened, words_of
 from hosts.agent.transport import CongestionControl
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.training import Training
@@ -23,6 +23,7 @@ from scenarios.spec.run import RunSpec
 from topologies import units
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.errors import SpecError
+from topologies.fabric import link_names
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import links_in_grain
 from topologies.fabric.wan import WanSpec
@@ -48,6 +49,7 @@ _TABLES = (JOBS, "class", "conditions.links", "fault")
 _IN_TRAINING = tuple(f"training.{name}" for name in ("pipeline", "stages", "micro_batches", "replicas"))
 _MOST, _MOST_SWEPT = 3, 8  # entries of a table that are named
 _MOST_LINKS = 4  # of a WAN
+_ROUND_BPS = 10_000_000  # rates are told to six digits of Gbit/s
 
 
 class Configuration(Protocol):
@@ -102,6 +104,14 @@ def label_of(config: Configuration, defaults: Configuration, *, uses: Callable[[
         scaled = "" if config.run.scale == FULL_SCALE else f" at {config.run.scale} of the rates{size}"
         words.append(f"wall clock{scaled}")
     return ", ".join(words)
+
+
+def labels_in_table(configs: Sequence[Configuration]) -> tuple[str, list[str]]:
+    """Return what the labels of a table's rows share or leave out, if that is long, and what each row then has: of jobs
+    that are swept their names and what differs."""
+    labels, jobs = shortened([one.label for one in configs], [[job.written() for job in one.jobs] for one in configs])
+    common, own = without_common(labels, 0) if jobs else without_common(labels)
+    return ", ".join(filter(None, [common, *jobs])), own
 
 
 def conditions_of_all(config: Configuration, defaults: Configuration) -> list[str]:
@@ -306,24 +316,58 @@ def _wan_words(config: Configuration) -> str:
         delays = delays_s(fabric, config.conditions)
     except SpecError:
         return f"{name}delays by link, else {delay}"
+    if _tells_delays(wan) and not any(one.delay_s is not None for one in config.conditions.links):
+        return name.removesuffix(", ")
     of_wan = [float(delays[link.index]) for link in links_in_grain(fabric).all if link.kind == "wan"]
     least, most = (units.format_delay(end) for end in (min(of_wan), max(of_wan)))
     return f"{name}WAN {least if least == most else f'{least} to {most}'}"
 
 
 def _wan_name(wan: WanSpec) -> str:
-    return wan.name or wan.preset or f"own WAN {_links_words(wan)} ({_number_of('fabric.wan', wan)})"
+    if wan.name or wan.preset:
+        return wan.name or str(wan.preset)
+    number = "" if _is_told_whole(wan) else f" ({_number_of('fabric.wan', wan)})"
+    return f"own WAN {_links_words(wan)}{number}"
+
+
+def _is_told_whole(wan: WanSpec) -> bool:
+    """Return whether the words of an own WAN's links leave nothing out, as those of a long table do."""
+    is_plain = len(wan.links) <= _MOST_LINKS and not (wan.km or wan.back_km or wan.back_rates_bps)
+    has_rates = not wan.rates_bps or (_tells_rates(wan) and all(rate % _ROUND_BPS == 0 for rate in wan.rates_bps))
+    return is_plain and has_rates and (not wan.delays_s or _tells_delays(wan))
+
+
+def _tells_rates(wan: WanSpec) -> bool:
+    return 0 < len(wan.links) <= _MOST_LINKS and bool(wan.rates_bps) and all(wan.rates_bps) and not wan.back_rates_bps
+
+
+def _tells_delays(wan: WanSpec) -> bool:
+    return 0 < len(wan.links) <= _MOST_LINKS and bool(wan.delays_s) and None not in wan.delays_s
 
 
 def _links_words(wan: WanSpec) -> str:
-    """Return a few links with their capacities, if all have one: "s0b0-s1b0 s0b1-s1b1 40/10 Gbit/s"; of more links
-    their number: "of 12 links"."""
+    """Return a few links with their capacities and delays, of which all have one: "s0b0-s1b0 s0b1-s1b1 40/10 Gbit/s
+    5 ms"; a further one between the same nodes by its number, "s0b0-s1b0 #2"; of more links how many they are."""
     if len(wan.links) > _MOST_LINKS:
         return f"of {len(wan.links)} links"
-    links = " ".join("-".join(map(str, ends)) for ends in wan.links)
-    if not wan.rates_bps or not all(wan.rates_bps) or wan.back_rates_bps:
-        return links
-    return f"{links} {'/'.join(f'{rate / 1e9:g}' for rate in wan.rates_bps)} Gbit/s"
+    numbered = [*zip(wan.links, link_names.numbers(wan.links), strict=True)]
+    words = [
+        f"#{number}" if number > 1 and at and wan.links[at - 1] == ends else link_names.end("-".join(ends), number)
+        for at, (ends, number) in enumerate(numbered)
+    ]
+    if _tells_rates(wan):
+        words.append(_quantities([f"{rate / 1e9:g} Gbit/s" for rate in wan.rates_bps]))
+    if _tells_delays(wan):
+        words.append(_quantities([units.format_delay(delay_s or 0.0) for delay_s in wan.delays_s]))
+    return " ".join(words)
+
+
+def _quantities(texts: Sequence[str]) -> str:
+    """Return quantities with what they share told once: "25 Gbit/s" for all, "5/8/15 ms", or "500 us/1 ms"."""
+    if len({*texts}) == 1:
+        return texts[0]
+    numbers, given = zip(*(text.split(" ", 1) for text in texts), strict=True)
+    return f"{'/'.join(numbers)} {given[0]}" if len({*given}) == 1 else "/".join(texts)
 
 
 def _number_of(key: str, value: Any) -> str:

@@ -52,16 +52,34 @@ def _chosen_pieces(configs: Sequence[Scenario]) -> list[str]:
     words = _by_values([({v.key: v for v in setting_of(0, one).at}, one.collective.pieces or 1) for one in chosen])
     spread = [f'"{name}"' for name in dict.fromkeys(one.fabric.routing for one in chosen) if name != "single"]
     other = f" (with fabric.routing {list_all(spread)} others may be faster)" if spread else ""
-    return [f"collective.pieces: {words}, {among}{other}{_most_tried(capped)}; {_ANOTHER}"]
+    return [f"collective.pieces: {words}, {among}{other}{_most_tried(capped, chosen)}; {_ANOTHER}"]
 
 
-def _most_tried(configs: Sequence[Scenario]) -> str:
-    """Return for which algorithms the chosen number is the largest that was tried: there a larger one may be faster."""
-    names: dict[int, dict[str, None]] = {}
-    for config in configs:
-        names.setdefault(config.collective.pieces or 1, {})[_collective(config)] = None
-    parts = [f"{number} for {list_all([*of_number])}" for number, of_number in sorted(names.items())]
+def _most_tried(capped: Sequence[Scenario], chosen: Sequence[Scenario]) -> str:
+    """Return for which algorithms, and at which swept values if not at all of those `chosen` for, the number is the
+    largest that was tried: there a larger one may be faster."""
+    alike: dict[str, list[tuple[tuple[Value, ...], int, bool]]] = {}
+    for one in chosen if capped else ():
+        found = setting_of(0, one).at, one.collective.pieces or 1, one.has_most_pieces
+        alike.setdefault(_collective(one), []).append(found)
+    names: dict[int, dict[str, list[str]]] = {}
+    for name, of_name in alike.items():
+        for at, number, is_most in of_name:
+            others = [values for values, *found in of_name if found != [number, is_most]]
+            words = [value.words for value in at if any(value not in values for values in others)]
+            if is_most:
+                names.setdefault(number, {}).setdefault(name, []).append(", ".join(words))
+    parts = [
+        f"{number} for {list_all([f'{name}{_at_values(at)}' for name, at in of_number.items()])}"
+        for number, of_number in sorted(names.items())
+    ]
     return f" ({list_all(parts)}: the most that were tried, so more may be faster)" if parts else ""
+
+
+def _at_values(at: Sequence[str]) -> str:
+    """Return at which values something holds: " at 32 GPUs and 64 GPUs"; "" for all."""
+    named = [*dict.fromkeys(filter(None, at))]
+    return f" at {list_first(named, _MOST_GROUPS, separator='; ')}" if named else ""
 
 
 def _collective(config: Scenario) -> str:

@@ -83,6 +83,7 @@ def remember(
 _Asked = tuple[CollectiveSpec, FabricSpec, ConditionsSpec, RateScale]
 _remembered: dict[_Asked, Choice] = {}
 _expected: set[_Asked] = set()
+_tried: list[int] = []  # numbers, for the choice that has begun last
 
 
 def _alike(spec: CollectiveSpec) -> CollectiveSpec:
@@ -92,11 +93,11 @@ def _alike(spec: CollectiveSpec) -> CollectiveSpec:
     return replace(spec, ring=ring, count=1, reembed_every=1, emulated=1, measured=None, budget_s=None)
 
 
-def choices_begun() -> tuple[int, int]:
-    """Return how many choices this process has begun, which take most of the time of reading a large scenario, and how
-    many it will make as far as is known."""
+def choices_begun() -> tuple[int, int, int]:
+    """Return how many choices this process has begun, which take most of the time of reading a large scenario, how many
+    it will make as far as is known, and how many numbers it has begun to try for the latest one."""
     begun = _chosen.cache_info().misses
-    return begun, max(begun, len(_expected))
+    return begun, max(begun, len(_expected)), len(_tried)
 
 
 @lru_cache(maxsize=2 * MAX_CONFIGURATIONS)  # a scenario is checked more than once
@@ -104,10 +105,15 @@ def _chosen(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: Condition
     def whole(pieces: int) -> Workload:
         return workload_of(replace(spec, pieces=pieces), fabric_spec.gpus_per_site)
 
+    def seconds(pieces: int) -> float:
+        _tried.append(pieces)
+        return _seconds(whole(pieces), spec.ring, fabric_spec, conditions)
+
+    _tried.clear()
     try:
         largest = round(whole(1).largest_message_bytes)
         return choose(
-            lambda pieces: _seconds(whole(pieces), spec.ring, fabric_spec, conditions),
+            seconds,
             transfers=len(whole(1).schedule.transfers),
             message_bytes=scale.chunk_bytes(largest) if scale != FULL_SCALE else largest,
             least_bytes=1 if scale == FULL_SCALE else _LEAST_SCALED_BYTES,

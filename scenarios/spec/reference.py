@@ -2,6 +2,7 @@
 
 import sys
 
+from analysis.statistics.unmodelled_keys import INSTEAD
 from scenarios.policies import policy
 from scenarios.spec import classes, exclusions, faults, jobs, roles
 from scenarios.spec.keys import CHOSEN, KEYS, MAX_AXIS_VALUES, MAX_CONFIGURATIONS, SWEPT, Key
@@ -75,6 +76,7 @@ def reference() -> str:
 
 def _row(key: Key) -> str:
     only = "" if key.samplers == SAMPLERS else f" Only with {list_all([f'`{name}`' for name in key.samplers])}."
+    only += " The timing model does not include it." * (key.name in INSTEAD)
     value = DEFAULTS.value(key.name)
     tables = dict.fromkeys(("program.role", "fault", "job", "class", "policy", "conditions.links"), "none")
     words = {"name": "the file's name", "collective.pieces": f'`"{CHOSEN}"`'}

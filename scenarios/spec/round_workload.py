@@ -129,6 +129,7 @@ def _job(
         places=ranks,
         start_s=job.start_s,
         count=1 if job.is_drawn else job.count,
+        every_s=None if job.is_drawn or job.count == 1 else job.every_s,
         is_background=job.is_background,
         demand_bps=wanted_bps,
         first_tokens=tokens,

@@ -11,13 +11,14 @@ from types import MappingProxyType
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.knowledge import ORACLE, PORTS
 from scenarios.policies.policy import Mode
-from scenarios.spec import faults, jobs, te
+from scenarios.spec import classes, faults, jobs, te
 from scenarios.spec.jobs import TRANSFER
 from scenarios.spec.key_rules import RULES, Rule
 from scenarios.spec.keys import MAX_CONFIGURATIONS
 from scenarios.spec.scenario import Scenario
 
-Tables = Mapping[str, Sequence[Sequence[Mapping[str, object]]]]
+_Tables = Sequence[Mapping[str, object]]
+Tables = Mapping[str, Sequence[_Tables]]
 """The lists of tables that a user gave, by key: the one list of "job", or a list for each value of its axis."""
 
 
@@ -80,18 +81,41 @@ def _unused_in_tables(scenario: Scenario, tables: Tables) -> dict[str, str]:
     engineers = any(config.fabric.routing == te.ROUTING for config in configs)
     found: dict[str, list[str | None]] = {}
 
-    def look(name: str, unused: Callable[[int, Mapping[str, object]], Iterator[tuple[str, str]]]) -> None:
+    def look(name: str, unused: Callable[[int, _Tables], Iterator[tuple[str, str]]]) -> None:
         for of_axis in tables.get(name, ()):
             for number, table in enumerate(of_axis, 1):
-                reasons = dict(unused(number, table))
+                reasons = dict(unused(number, of_axis))
                 for key in table:
                     found.setdefault(f"{name}[{number}].{key}", []).append(reasons.get(key))
 
     for kind in kinds:
-        look("job", lambda _, table, kind=kind: jobs.unused(table, kind))  # type: ignore[misc]
+        look("job", lambda number, of_axis, kind=kind: jobs.unused(of_axis[number - 1], kind))  # type: ignore[misc]
     look("policy", lambda number, _: _unused_in_policy(scenario.policies[number - 1], engineers=engineers))
-    look("fault", lambda _, table: faults.unused(table))
+    look("fault", lambda number, of_axis: faults.unused(of_axis[number - 1]))
+    if not (_only_first_shares_differ(tables.get("class", ())) or any(one.admits for one in configs)):
+        look("class", _unused_in_class)
     return {key: first for key, (first, *others) in found.items() if first is not None and None not in others}
+
+
+def _unused_in_class(number: int, tables: _Tables) -> Iterator[tuple[str, str]]:
+    """Yield the keys of one of the [[class]] tables that have no effect because of the others."""
+    table = tables[number - 1]
+    if table is _first_served(tables) and table.get("share"):
+        yield "share", classes.served_first(str(table["name"]))
+
+
+def _first_served(tables: _Tables) -> Mapping[str, object] | None:
+    return min(tables, key=lambda table: int(str(table["priority"])), default=None)
+
+
+def _only_first_shares_differ(of_axis: Sequence[_Tables]) -> bool:
+    """Return whether lists of [[class]] tables would be equal without the shares of the classes that are served first:
+    a note tells of these, as an axis cannot have the same value twice."""
+    plain = [
+        [{key: value for key, value in each.items() if key != "share" or each is not first} for each in tables]
+        for tables, first in ((tables, _first_served(tables)) for tables in of_axis)
+    ]
+    return any(one in plain[:place] for place, one in enumerate(plain))
 
 
 def _unused_in_policy(mode: Mode, *, engineers: bool) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 
 NAME_SIGNS = "letters, digits, '-', '_' and '.', the first a letter or digit"
 
-_TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
+_TYPES = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"}
 _TYPES |= dict.fromkeys((date, datetime, time), "a date or a time")
 
 
@@ -45,13 +45,21 @@ class Kind:
         if isinstance(value, float) and value.is_integer() and int in self.types and float not in self.types:
             value = int(value)  # TOML writes 100000 as 1e5, too
         if type(value) not in self.types:  # not isinstance: true and false are integers, too
-            what = f"is {_TYPES.get(type(value), f'of the type {type(value).__name__}')}"
+            what = self._mismatch(value)
             if self.unit and type(value) in (int, float) and self.types == (str,):
                 what = "has no unit"
             if isinstance(value, str) and list in self.types:
                 elements(value, value.strip("[] ").split(","))
             raise ValueError(f"{format_value(value)} {what}; allowed: {self.allowed}{self._meant(value)}")
         return self.convert(value)
+
+    def _mismatch(self, value: object) -> str:
+        """Return what is wrong with the type of a value, in words of a user."""
+        if type(value) is float and {*self.types} & {int, list} and float not in self.types:
+            return "is not a whole number"
+        if isinstance(value, str) and {*self.types} & {int, float} and str not in self.types:
+            return "is not a number"
+        return f"is {_TYPES.get(type(value), f'of the type {type(value).__name__}')}"
 
     def _meant(self, value: object) -> str:
         """Return a hint at the value that a value of another type was probably meant to be; "" without any."""

@@ -251,7 +251,7 @@ def test_a_gpu_by_name_or_by_numbers_is_written_as_it_was_read(given, tmp_path):
         ({"model": "h100", "launch": 4}, "its launch: 4 has no unit"),
         ({"bandwidth": 1e12, "flops": {"bfloat16": 1e12}}, "its flops: there is no float32"),
         ({"bandwidth": 1e12, "flops": {"bf16": 1e12}}, "its flops: \"bf16\" is no dtype; allowed: float64"),
-        (7, "7 is an integer"),
+        (7, "7 is a number"),
     ],
 )  # fmt: skip
 def test_a_wrong_gpu_is_refused_with_what_is_allowed(given, words):

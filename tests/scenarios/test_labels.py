@@ -10,6 +10,7 @@ import pytest
 from analysis.statistics.contests import differing_words
 from scenarios.spec import ScenarioError
 from scenarios.spec.keys import KEYS
+from scenarios.spec.labels import labels_in_table
 from scenarios.spec.load import Override, load_scenario, scenario_of
 from tests.fakes.commands import run
 from tests.scenarios.test_key_ends import LONG, REFUSED, configuration
@@ -112,14 +113,36 @@ def test_a_table_with_many_entries_has_a_number_besides_the_first_ones():
 @pytest.mark.parametrize(
     ("rates", "words"),
     [
-        (["40 Gbit/s", "500 Mbit/s"], "own WAN s0b0-s1b0 s0b0-s1b0 40/0.5 Gbit/s (#"),
-        (["40 Gbit/s", None, "10 Gbit/s"], "own WAN s0b0-s1b0 s0b0-s1b0 s0b0-s1b0 (#"),
+        (["40 Gbit/s", "500 Mbit/s"], "own WAN s0b0-s1b0 #2 40/0.5 Gbit/s, 10 us"),
+        (["40 Gbit/s", "40 Gbit/s"], "own WAN s0b0-s1b0 #2 40 Gbit/s, 10 us"),
+        (["40 Gbit/s", None, "10 Gbit/s"], "own WAN s0b0-s1b0 #2 #3 (#"),
         (["40 Gbit/s"] * 5, "own WAN of 5 links (#"),
     ],
 )
 def test_a_wan_of_a_few_links_with_rates_is_named_by_them(rates, words):
     links = [["s0b0", "s1b0", *([{"rate": rate}] if rate else [])] for rate in rates]
     assert words in label(**{"fabric.border_routers": 1, "fabric.wan": {"links": links}})
+
+
+@pytest.mark.parametrize(
+    ("delays", "words"),
+    [
+        (["5 ms", "8 ms", "15 ms"], ["own WAN s0b0-s1b0 #2 #3 5/8/15 ms"]),
+        (["500 us", "2 ms"], ["own WAN s0b0-s1b0 #2 500 us/2 ms"]),
+        (["5 ms", "5 ms"], ["own WAN s0b0-s1b0 #2 5 ms"]),
+        (["5 ms", None], ["own WAN s0b0-s1b0 #2 (#", "WAN 10 us to 5 ms"]),
+    ],
+)
+def test_each_of_a_few_links_has_its_name_and_its_delay_once(delays, words):
+    links = [["s0b0", "s1b0", *([{"delay": delay}] if delay else [])] for delay in delays]
+    found = label(**{"fabric.border_routers": 1, "fabric.wan": {"links": links}})
+    assert all(one in found for one in words) and found.count(" to ") == len(words) - 1
+
+
+def test_a_link_of_its_own_delay_beside_a_wan_of_delays_is_not_lost():
+    links = [["s0b0", "s1b0", {"delay": "5 ms"}], ["s0b0", "s1b0", {"delay": "8 ms"}]]
+    wan = {"fabric.border_routers": 1, "fabric.wan": {"links": links}}
+    assert "WAN 8 ms to 9 ms" in label(**wan, **{"conditions.links": {"s0b0-s1b0": {"delay": "9 ms"}}})
 
 
 def test_two_traces_of_one_name_have_labels_of_their_own(tmp_path, monkeypatch):
@@ -251,3 +274,24 @@ def test_a_label_names_no_key_that_its_configuration_does_not_use():
     (routed,) = load_scenario("paper", [*overrides[1:], Override("fabric.routing", "te", "--set"),
                                         Override("run.modes", ["wan"], "--modes")]).configurations()  # fmt: skip
     assert "te every" not in routed.label  # a mode that chooses the paths itself
+
+
+def test_swept_jobs_are_told_once_beside_a_table_and_by_what_differs_in_its_rows():
+    train, infer = {"name": "train", "ranks": [0, 1, 4, 5]}, {"name": "infer", "ranks": [2, 6], "kind": "sendrecv"}
+    jobs = [[train], [train, infer | {"size": "1 MB"}], [train | {"count": 2}, infer | {"size": "8 MB"}]]
+    configs = load_scenario("paper", [Override("sweep.job", jobs, "")]).configurations()
+    common, own = labels_in_table(configs)
+    assert own == [
+        "1 job, train once",
+        "2 jobs, train once, infer 1 MB",
+        "2 jobs, train 2 times, infer 8 MB",
+    ]
+    assert common.endswith("train on GPUs 0,1,4,5, infer sendrecv on GPUs 2,6") and "8 GPUs" in common
+
+
+def test_jobs_that_all_rows_have_are_not_shortened():
+    jobs = [{"name": "train", "ranks": [0, 1, 4, 5]}, {"name": "infer", "ranks": [2, 6]}]
+    swept = [Override("job", jobs, ""), Override("sweep.run.seed", [1, 2], "")]
+    configs = load_scenario("paper", swept).configurations()
+    common, own = labels_in_table(configs)
+    assert common == "" and all("train on GPUs 0,1,4,5" in one for one in own)

@@ -198,6 +198,23 @@ def test_a_slow_start_says_which_of_how_many_pieces_are_chosen(monkeypatch):
     assert seen == [f"choosing collective.pieces, number {number} of 4" for number in (1, 2, 3, 4)]
 
 
+def test_the_line_of_a_slow_start_moves_while_one_number_is_chosen(monkeypatch):
+    seen, plain = [], choices._seconds
+    monkeypatch.setattr(choices, "_seconds", lambda *given: seen.append(command._reading()) or plain(*given))
+    choices._chosen.cache_clear()
+    scenario_of('[collective]\nkind = "broadcast"\nsize = "9 MB"\n').configurations()
+    assert len(seen) > 2 and [line.rpartition(", ")[2] for line in seen] == [f"try {at + 1}" for at in range(len(seen))]
+
+
+def test_a_note_says_at_which_values_the_most_pieces_were_tried():
+    text = '[collective]\nkind = "broadcast"\nalgorithm = "chain"\n[run]\nmodes = ["base"]\n[fabric]\ngpus = [3, 3]\n'
+    configs = scenario_of(f'{text}[sweep]\ncollective.size = ["10 kB", "300 MB"]').configurations()
+    assert [one.has_most_pieces for one in configs] == [False, True]
+    (note,) = (note for note in notes_on(configs, emulates=False) if note.startswith("collective.pieces"))
+    assert "for broadcast chain at 300 MB buffer: the most that were tried" in note
+    assert "10 kB" not in note.partition("the most that were tried")[0].rpartition("(")[2]
+
+
 def test_a_resumed_run_keeps_the_stored_choice_and_none_is_made_again(tmp_path, monkeypatch):
     monkeypatch.setattr(choices, "_remembered", {})
     of = '[collective]\nkind = "broadcast"\nalgorithm = "chain"\n[sweep]\ncollective.size = ["5 MB", "31 MB"]\n'

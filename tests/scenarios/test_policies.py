@@ -385,7 +385,7 @@ def refused(table: str) -> list[str]:
         ('name = "a"\nreembed = "gain"', "policy[1].reembed: «gain» is not known"),
         ('name = "a"\nreembed = "gain -1"', "policy[1].reembed: «gain -1» is out of range"),
         ('name = "a"\nreembed = "gain nan"', "policy[1].reembed: «gain nan» is out of range"),
-        ('name = "a"\nreroute = 3', "policy[1].reroute: 3 is an integer; allowed: never"),
+        ('name = "a"\nreroute = 3', "policy[1].reroute: 3 is a number; allowed: never"),
         (
             'name = "a"\nreroute = "every"\nknowledge = "stale 5 ms"',
             'policy[1].knowledge: "stale 5 ms" is given as a time',

@@ -213,8 +213,8 @@ def test_a_heuristic_ring_search_in_large_sites_is_announced_with_its_gap_to_the
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--collectives", "1.5"], "--collectives: 1.5 is a float"),
-        (["--seed", "1,x"], '--seed: "x" is text'),
+        (["--collectives", "1.5"], "--collectives: 1.5 is not a whole number"),
+        (["--seed", "1,x"], '--seed: "x" is not a number'),
         (["--modes", "base,jont"], "did you mean joint?"),
         (["--modes", ""], '--modes: "" is not allowed; allowed: base, ccl, wan, joint, or'),
         (["--gpus", "3+5,9"], "--gpus: 9 GPUs do not divide over 2 sites"),

@@ -219,7 +219,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ('[collective]\nchunk = "8 Mb"', "collective.chunk", "did you mean MB?"),
         ("[collective]\ncount = 0", "collective.count", "0 is too small"),
         ("[run]\nmodes = []", "run.modes", "the list is empty"),
-        ('[run]\nmodes = ["base", 3]', "run.modes", "3 is an integer"),
+        ('[run]\nmodes = ["base", 3]', "run.modes", "3 is a number"),
         ('[run]\nclock = "wall"\nrate_scale = "2"', "run.rate_scale", '"2"'),
         (
             '[fabric]\nbuffer = "1 MB"',
@@ -263,7 +263,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ("[fabric]\nwan_loss = 1e-10", "fabric.wan_loss", "too small; allowed: 0, or a number from 1e-09 to 0.1"),
         ("[fabric]\nwan_loss = 1", "fabric.wan_loss", "1 is too large; allowed: 0, or a number"),
         ("[fabric]\nwan_loss = nan", "fabric.wan_loss", "nan is not finite"),
-        ('[fabric]\nwan_loss = "1 %"', "fabric.wan_loss", "is text; allowed: 0, or a number"),
+        ('[fabric]\nwan_loss = "1 %"', "fabric.wan_loss", "is not a number; allowed: 0, or a number"),
         ('name = "../etc"', "name", '"../etc"'),
         ('name = ".x"', "name", "the first a letter or digit"),
         ('[control]\ndelay = "0 s"', "control.delay", "between 1 ns and 1 s"),

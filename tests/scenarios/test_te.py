@@ -356,7 +356,7 @@ def test_te_keys_survive_storing_and_invalid_combinations_are_refused() -> None:
         "te.sample=30 ms": "100 ms is not a multiple of te.sample, 30 ms",
         "te.every=99 us": '"99 us" is too small',
         "te.every=fast": '"fast" is not a delay',
-        "te.every=1.5": "1.5 is a float; allowed: a whole number",
+        "te.every=1.5": "1.5 is not a whole number; allowed: a whole number",
     }
     for value, said in by_time.items():
         with pytest.raises(ScenarioError, match=said):

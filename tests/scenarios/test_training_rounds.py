@@ -1,6 +1,7 @@
 """Training that sums its gradients once in several iterations: what the command calls its collectives."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,13 @@ def test_the_mean_time_of_an_iteration_tells_in_which_round(tmp_path):
         for pattern in (r"a mean of ([\d,]+) ms", r"base: ([\d,.]+) ms on average in a round of 10, bubble")
     )
     assert iteration_s == pytest.approx(mean_s / 10, abs=0.06)
+
+
+def test_the_table_tells_of_which_job_no_lower_bound_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.toml"
+    path.write_text(
+        "[collective]\ncount=2\npieces=1\n[run]\nmodes=['base']\n[sweep]\n"
+        "job=[[{kind='training', ranks=[0, 1, 4, 5]}], [{kind='allgather', ranks=[2, 3, 6, 7]}]]\n"
+    )
+    shown, _ = ended(path, "--engine", "model", "--out", "run", "--no-report", cwd=tmp_path)
+    assert "none is known for the kind training" in shown and "for the kind allgather" not in shown

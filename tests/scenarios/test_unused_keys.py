@@ -8,7 +8,9 @@ import pytest
 import tomli_w
 
 from scenarios import api
+from scenarios.engines.model import Batch, rows_of
 from scenarios.experiment import command
+from scenarios.experiment.run_notes import notes_of_run
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, assignment, of_its_time, resolved, scenario_of, toml_or_text
 from scenarios.spec.scenario import DEFAULTS, Scenario
@@ -50,7 +52,7 @@ TOLD = [
     (
         "[collective]\nring='sum'\n[run]\nmodes=['base', 'wan']",
         "collective.ring",
-        "no mode chooses rings, and run.referees is empty",
+        "no mode chooses rings by it, and run.referees is empty",
     ),
     (
         "[collective]\nreembed_every=3\n[run]\nmodes=['base', 'wan']",
@@ -124,6 +126,14 @@ TOLD = [
     ("[program]\nranks=[1]", "program.ranks", "there is no program.command, [[program]] or --exec"),
     (f"{A}{B}[[job]]\nclass='a'", "class[2]", "no [[job]] has the class b, and no program runs"),
     (A, "class[1]", "no [[job]] has the class a"),
+    (f"{A}share=0.3\n{B}share=0.2\n[[job]]\nclass='a'\n[[job]]\nclass='b'", "class[1].share", "a is served first"),
+    ("[collective]\nkind='alltoall'\nring='sum'", "collective.ring", "collective.algorithm is not ring"),
+    ("[collective]\nring='sum'\n[[job]]\n", "collective.ring", "collective.algorithm is not ring, or there are jobs"),
+    (
+        f"[collective]\nring='sum'\n[run]\nmodes=['p']\n{POLICY}reembed='every 2'\nring='cycle time'",
+        "collective.ring",
+        "no mode chooses rings by it",
+    ),
     (f"{POLICY}reembed='every 2'\nhorizon=3", "policy[1].horizon", 'neither reroute nor reembed is "gain"'),
     (f"{POLICY}knowledge='stale 1'", "policy[1].knowledge", "reroute and reembed are never"),
     (f"{POLICY}reroute='every'\nring='sum'", "policy[1].ring", "reembed is never"),
@@ -202,6 +212,32 @@ def test_a_key_that_only_some_configurations_of_a_sweep_use_is_not_told_and_chan
     assert [one.name for one in beside.configurations()[0].classes] == ["a"] and beside.notes == ()
     swept = load("[sweep]\njob=[[{kind='training', chunk='1 MB'}], [{chunk='1 MB'}]]")
     assert swept.notes == ()
+
+
+def test_the_share_of_the_class_that_is_served_first_changes_no_time_and_is_told_where_it_is_swept() -> None:
+    of_class = [f"[{{name='a', priority=1, share={share}}}, {{name='b', priority=2, share=0.2}}]" for share in (0, 0.7)]
+    jobs = "[[job]]\nclass='a'\nranks=[0, 4]\n[[job]]\nclass='b'\nranks=[1, 5]\n"
+    text = f"[fabric]\nborder_routers=1\n{jobs}[sweep]\nclass=[{', '.join(of_class)}]"
+    configs = load(text).configurations()
+    first, second = (rows_of(Batch(0, one, ("base",), 0, 5))["base"]["completion_s"] for one in configs)
+    assert first.tolist() == second.tolist()  # the oracle: what the note says
+    assert [note for note in notes_of_run(configs) if "share of a class" in note] == [
+        "the share of a class has no effect where a is served first, and gets what it sends, up to its ceiling"
+    ]
+    assert load(text).notes == ()
+    admitting = "[fabric]\nrouting='spray'\n[run]\nmodes=['base']\n[[job]]\nkind='transfer'\nranks=[0, 4]\n"
+    admitting += f"size='1 MB'\ndeadline='1 s'\nclass='a'\n{A}share=0.5"
+    assert load(admitting).notes == ()  # tunnels of transfers leave room for it
+
+
+def test_a_delay_of_the_controller_that_is_not_counted_is_told() -> None:
+    def is_told(text: str) -> bool:
+        told = notes_of_run(load(text).configurations())
+        return any("control.delay: no collective takes longer" in note for note in told)
+
+    delay = "[control]\ndelay='5 ms'\n"
+    assert is_told(delay) and not is_told(f"{delay}counted=true\n") and not is_told("")
+    assert not is_told(f"{delay}[[fault]]\nat='collective 1'\nwhat='link s0b0-s1b0 down'")
 
 
 def test_keys_that_belong_to_a_value_that_an_option_replaces_are_dropped_without_a_line() -> None:

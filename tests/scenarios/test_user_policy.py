@@ -102,6 +102,11 @@ def test_a_policy_file_without_the_function_or_with_errors_is_refused(tmp_path, 
         decisions_by(tmp_path, program)
 
 
+def test_a_policy_knows_which_collective_is_the_last_one(tmp_path):
+    program = "def mine(now):\n    return now.number == now.count - 1, False\n"
+    assert decisions_by(tmp_path, program, count=12).rerouted.tolist() == [False] * 11 + [True]
+
+
 def test_a_policy_function_without_parameter_is_named_without_a_foreign_line_number(tmp_path):
     with pytest.raises(SpecError) as raised:
         decisions_by(tmp_path, "def mine(): return True, True")

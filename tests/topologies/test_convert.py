@@ -35,6 +35,7 @@ TRACE = "time,link,rate\n" + "".join(
     for time, there, rate in [(0, 1, "4.3 Gbit/s"), (0, 0, "3.9 Gbit/s"), (10, 1, "4.1 Gbit/s"), (10, 0, "0 bit/s")]
 )
 NEEDED = "the scenario needs a WAN with these links and no others:"
+BEGINS = "it begins at its first time, "
 DOWN = "1 rate of 0: the link is down then"
 LONG = "0,Zürich,Genève,4300\n0,Genève,Zürich,3900\n10,Zürich,Genève,4100\n10,Genève,Zürich,0\n"
 IPERF = {
@@ -128,7 +129,7 @@ FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
             .replace("\n0,", "\n1769903995000,")},
         [],
         TRACE,
-        ["its times are taken as milliseconds", "it begins at its first time, 1769903995000", DOWN],
+        ["its times are taken as milliseconds", f"{BEGINS}1769903995000 (2026-01-31 23:59:55 UTC)", DOWN],
     ),
     "ms in the header": (
         {"a.csv": with_header(HEADER.replace("time", "time_ms"), LONG.replace("\n10,", "\n10000,"))},
@@ -191,13 +192,13 @@ FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
         {"a.json": json.dumps(IPERF)},
         ["--link", LINKS[0]],
         IPERF_TRACE,
-        ["a.json: 1 omitted interval at its beginning not used", "it begins at its first time, 1769903996"],
+        ["a.json: 1 omitted interval at its beginning not used", f"{BEGINS}1769903996 (2026-01-31 23:59:56 UTC)"],
     ),
     "iperf3 of two sites": (
         {"a.json": json.dumps(IPERF)},
         ["--link", "Zürich:Genève"],
         IPERF_TRACE,
-        ["a.json: 1 omitted interval at its beginning not used", "it begins at its first time, 1769903996"],
+        ["a.json: 1 omitted interval at its beginning not used", f"{BEGINS}1769903996 (2026-01-31 23:59:56 UTC)"],
     ),
     "a trace": (
         {"a.csv": TRACE},
@@ -220,7 +221,7 @@ def test_every_form_gives_the_trace_that_was_measured_and_what_was_assumed_is_to
     keys = [f"convert: {NEEDED}", "[fabric]", "border_routers = 1"] * (
         all(link in trace for link in LINKS) and "R1" not in trace
     )
-    lines = [line for line in err.splitlines() if not line.startswith("convert: no row names ")]
+    lines = [line for line in err.splitlines() if "there is no rate of the other direction of" not in line]
     assert lines == [*(f"convert: {note}" for note in told), *keys]
     links = {line.split(",")[1] for line in trace.splitlines()[1:]}
     is_one_way = any(">".join(reversed(link.split(">"))) not in links for link in links)
@@ -372,26 +373,36 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("kind", "header", "values", "then"),
+    ("kind", "header", "values", "says"),
     [
-        ("rates", "time,src,dst,rate", ["10 Gbit/s", "20 Gbit/s", "30 Gbit/s"], "a WAN that has it needs one"),
-        ("delays", "src,dst,delay", ["10 ms", "20 ms", "30 ms"], "the delay conditions.wan_delay in a run, 10 us"),
+        (
+            "rates",
+            "time,src,dst,rate",
+            ["10 Gbit/s", "20 Gbit/s", "30 Gbit/s"],
+            "there is no rate of the other direction of s0b0>s1b0, and a WAN link needs both",
+        ),
+        (
+            "delays",
+            "src,dst,delay",
+            ["10 ms", "20 ms", "30 ms"],
+            "no row names s1b0>s0b0, s1b0>s2b0, s2b0>s1b0: such a link has the delay conditions.wan_delay in a run, 10",
+        ),
     ],
 )
 def test_links_that_no_row_names_are_told(
-    kind: str, header: str, values: list[str], then: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, header: str, values: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of three sites, one direction between A and B is named, and both between A and C; none between B and C."""
     time, sites = "0," * (kind == "rates"), ["--site", "A=s0", "--site", "B=s1", "--site", "C=s2"]
     ends = [("A", "B"), ("A", "C"), ("C", "A")]
     rows = [f"{time}{src},{dst},{value}" for (src, dst), value in zip(ends, values, strict=True)]
     assert converted(tmp_path, {"some.csv": "\n".join([header, *rows])}, "--as", kind, *sites) == 0
-    (told,) = (line for line in capsys.readouterr().err.splitlines() if "no row names" in line)
-    assert told.startswith("convert: no row names s1b0>s0b0, s1b0>s2b0, s2b0>s1b0: ") and then in told
+    assert f"convert: {says}" in capsys.readouterr().err
     rows.append(f"{time}B,A,{values[0]}")
     rows += [f"{time}{src},{dst},{values[0]}" for src, dst in (("B", "C"), ("C", "B"))]
     assert converted(tmp_path, {"all.csv": "\n".join([header, *rows])}, "--as", kind, *sites) == 0
-    assert "no row names" not in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no row names" not in told and "other direction" not in told
 
 
 def test_a_trace_that_cannot_be_written_to_its_end_leaves_no_file(tmp_path: Path) -> None:
@@ -556,3 +567,43 @@ def test_a_site_may_be_a_border_router_or_a_router_of_the_wan(tmp_path: Path) ->
     assert sorted(links) == [
         ["PaloAlto>s0b1", "5 Gbit/s"], ["R3>s0b1", "7 Gbit/s"], ["s0b1>PaloAlto", "4 Gbit/s"], ["s0b1>R3", "6 Gbit/s"]
     ]  # fmt: skip
+
+
+# --- one direction ----------------------------------------------------------------------------------------------------
+
+ONE_WAY = "time,src,dst,mbps\n0,Zürich,Genève,4300\n10,Zürich,Genève,4100\n"
+
+
+def test_one_direction_alone_is_told_with_what_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "one.csv"
+    assert converted(tmp_path, {"a.csv": ONE_WAY}, *SITES, "--out", str(out)) == 0
+    told = capsys.readouterr().err
+    assert "no rate of the other direction of s0b0>s1b0, and a WAN link needs both: --both-directions" in told
+    wan = '[fabric]\nborder_routers = 1\n[conditions]\nsampler = "trace"\ntrace = "one.csv"\n[collective]\ncount = 2\n'
+    with pytest.raises(ScenarioError, match=r"no rate at time 0 for s1b0>s0b0; .* --both-directions uses each"):
+        scenario_of(wan, path=tmp_path / "a.toml")
+    out.unlink()
+    assert converted(tmp_path, {"a.csv": ONE_WAY}, *SITES, "--both-directions", "--out", str(out)) == 0
+    assert "s0b0>s1b0: each value is used for both directions" in capsys.readouterr().err
+    rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
+    of_link = {link: [(at, rate) for at, other, rate in rows if other == link] for link in LINKS}
+    assert of_link[LINKS[0]] == of_link[LINKS[1]] == [("0", "4.3 Gbit/s"), ("10", "4.1 Gbit/s")]
+    scenario_of(wan, path=tmp_path / "a.toml")
+
+
+def test_a_direction_that_is_measured_keeps_its_own_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert converted(tmp_path, {"a.csv": f"time,src,dst,mbps\n{LONG}"}, *SITES, "--both-directions") == 0
+    assert capsys.readouterr().out == TRACE
+
+
+@pytest.mark.parametrize("sign", ["-", ">", ":", "->"])
+def test_a_link_of_two_columns_may_be_named(sign: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"Zürich{sign}Genève"
+    assert converted(tmp_path, {"a.csv": ONE_WAY}, "--link", f"{name}=s0b1-s1b1#2") == 0
+    assert {line.split(",")[1] for line in capsys.readouterr().out.splitlines()[1:]} == {"s0b1>s1b1#2", "s1b1>s0b1#2"}
+
+
+def test_two_border_routers_of_one_site_have_no_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert converted(tmp_path, {"a.csv": ONE_WAY}, "--site", "Zürich=s0b0", "--site", "Genève=s0b1") == 2
+    assert '"Zürich" and "Genève" are s0b0 and s0b1, of one site' in capsys.readouterr().err
+    assert converted(tmp_path, {"b.csv": ONE_WAY}, "--link", "Zürich-Genève=s0b0-s0b1") == 0  # asked for

@@ -78,15 +78,18 @@ FORMS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "times from 5": (lambda path: at(TABLE.time + 5).to_csv(path, index=False), ("it begins at its first time, 5",)),
     "epoch": (
         lambda path: at(TABLE.time + 1769903995.25).to_csv(path, index=False),
-        ("it begins at its first time, 1769903995.25",),
+        ("it begins at its first time, 1769903995.25 (2026-01-31 23:59:55 UTC)",),
     ),
     "epoch in ms": (
         lambda path: at((TABLE.time + 1769903995) * 1000).to_csv(path, index=False),
-        ("its times are taken as milliseconds", "it begins at its first time, 1769903995000"),
+        ("its times are taken as milliseconds", "it begins at its first time, 1769903995000 (2026-01-31 23:59:55 UTC)"),
     ),
     "epoch in ns": (
         lambda path: at((TABLE.time + 1769903995) * 10**9).to_csv(path, index=False),
-        ("its times are taken as nanoseconds", "it begins at its first time, 1769903995000000000"),
+        (
+            "its times are taken as nanoseconds",
+            "it begins at its first time, 1769903995000000000 (2026-01-31 23:59:55 UTC)",
+        ),
     ),
     "dates of pandas": (
         lambda path: at(DATES).to_csv(path, index=False),

@@ -42,6 +42,9 @@ def _since_1970_s(match: re.Match[str]) -> Decimal:
     return Decimal(since.days * 86_400 + since.seconds) + Decimal(f"0.{match[2] or 0}")
 
 
+_EPOCH_S = 10**9  # 2001: an earlier time is taken for one since the beginning of something else
+
+
 class Clock:
     """Reads times, as nanoseconds from the first one: numbers in seconds or the unit of an epoch, or ISO dates.
 
@@ -99,4 +102,12 @@ class Clock:
         if self._unit != "seconds":
             yield f"its times are taken as {self._unit}"
         if self._origin:
-            yield f"it begins at its first time, {first}"
+            yield f"it begins at its first time, {first}{self._date()}"
+
+    def _date(self) -> str:
+        """Return the date that the first time is in seconds since 1970, in brackets; "" for a time too early for that,
+        and for one that is written as a date."""
+        since_s = (self._origin or Decimal(0)) * self._unit_ns / 10**9
+        if self._is_iso or not _EPOCH_S <= since_s < 10 * _EPOCH_S:
+            return ""
+        return f" ({datetime.fromtimestamp(int(since_s), UTC):%Y-%m-%d %H:%M:%S} UTC)"

@@ -27,7 +27,7 @@ from topologies.conditions.clock import Clock
 from topologies.conditions.synthetic import Uniform
 from topologies.conditions.wan_keys import in_a_sentence, wan_keys
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
-from topologies.fabric.link_names import directions
+from topologies.fabric.link_names import directions, reverse
 from topologies.text_files import TextFileError, opened_text, stamp_of
 from topologies.units import (
     RATE,
@@ -60,6 +60,7 @@ _REGULAR, _LEAST_STEPS = 0.9, 10  # steps that are about the median one, and the
 _MAX_GAPS = 3
 _LEAST_BARE_BPS = 1_000_000  # a smaller number without a unit was probably meant in another one
 _KEY = "conditions.trace"
+_ONE_WAY = "python -m topologies.conditions.convert --both-directions uses each of its values for both"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -294,9 +295,12 @@ def _read(
 
 
 def _remedy(rates_bps: Mapping[str, Mapping[int, int]], unset: Collection[str], within_sites: Collection[str]) -> str:
-    """Return how the fabric gets the WAN that the trace has, if the trace lacks links but has the others whole."""
+    """Return how the trace gets the other directions of its links, if it lacks no more, or how the fabric gets the WAN
+    that the trace has, if the trace lacks links but has the others whole."""
     if not set(unset).isdisjoint(within_sites) or any(rates_bps[name] for name in unset):
         return ""
+    if all(rates_bps.get(reverse(name)) for name in unset):
+        return f", and the trace has the other directions alone; {_ONE_WAY}"
     keys = wan_keys(name for name, taken in rates_bps.items() if taken and name not in within_sites)
     return f", or the fabric has the WAN links of the trace alone: {in_a_sentence(keys)}" if keys else ""
 

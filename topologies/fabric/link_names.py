@@ -42,6 +42,12 @@ def both(a: str, b: str, number: int = 1) -> tuple[str, str]:
     return f"{a}>{end(b, number)}", f"{b}>{end(a, number)}"
 
 
+def reverse(link: str) -> str:
+    """Return the name of the other direction of a cable: "s1b0>s0b0#2" of "s0b0>s1b0#2"."""
+    src, _, far = link.partition(">")
+    return both(src, node_of(far), number_of(far))[1]
+
+
 def directions(text: str) -> tuple[str, ...]:
     """Return the directions that a text names, as names of links ("s0b0>s1b0"); other text is returned as it is.
 

@@ -61,6 +61,9 @@ def _parser() -> CommandParser:
         help="the link that a name of a link stands for; without a name: what iperf3 measured, once for each file",
     )
     parser.add_argument("--rtt", action="store_true", help="delays: the values are round-trip times")
+    parser.add_argument(
+        "--both-directions", action="store_true", help="values of one direction of a WAN link hold for the other, too"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="a new file to write (default: standard output)")
     return parser
 
@@ -82,7 +85,9 @@ def _converted(options: argparse.Namespace) -> tuple[str, list[str]]:
         raise ConvertError("the files' columns of times have several units; allowed: one")
     notes = [note for table in tables for note in table.notes]
     readings = [reading for table in tables for reading in table.readings]
-    series = Series(readings, sites, links, kind=kind, unit=options.unit or "", time_unit=units.pop())
+    both: bool = options.both_directions
+    of_values = {"kind": kind, "unit": options.unit or "", "time_unit": units.pop(), "both_directions": both}
+    series = Series(readings, sites, links, **of_values)
     round_trips = {table.is_round_trip for table in tables}
     if kind == "delays" and len(round_trips) > 1 and not options.rtt:
         raise ConvertError("some of the files have round-trip times and some do not; allowed: files of one kind")

@@ -58,8 +58,8 @@ def links_of(
     """Return the directed links of a reading, two for a link without a direction ("A-B"), none from a site to itself;
     `links` has the links of names. Raises ConvertError for a site that neither is a node nor has one assigned.
     """
-    if len(reading.ends) == 1 and reading.ends[0] in links:
-        return links[reading.ends[0]]
+    if (named := next((name for name in _names_of(reading) if name in links), None)) is not None:
+        return links[named]
     ends, number = reading.ends, 1
     if len(ends) == 1:
         numbered = None if reading.ends[0] in sites else _NUMBERED.fullmatch(reading.ends[0])
@@ -70,8 +70,19 @@ def links_of(
             text = f"{format_value(ends[0])} and {format_value(ends[1])} are both {first}; allowed: a node for each"
             raise ConvertError(f"{reading.where}: {text}")
         return ()
+    if {*ends[:2]} <= {*sites} and is_within_site(f"{first}>{second}"):
+        text = f"{format_value(ends[0])} and {format_value(ends[1])} are {first} and {second}, of one site"
+        allowed = f"nodes of different sites, or with --link {format_value(f'{ends[0]}-{ends[1]}={first}-{second}')}"
+        raise ConvertError(f"{reading.where}: {text}, between which no WAN link is; allowed: {allowed}")
     found = both(first, second, number)
     return found if len(ends) == 3 else found[:1]
+
+
+def _names_of(reading: Reading) -> tuple[str, ...]:
+    """Return the names by which --link may call the link of a reading."""
+    if len(reading.ends) == 1:
+        return reading.ends
+    return tuple(sign.join(reading.ends) for sign in ("-", ">", ":", "->"))
 
 
 def links_by_name(

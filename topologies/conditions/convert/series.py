@@ -15,6 +15,7 @@ from topologies.conditions.sampler import ConditionsSpec
 from topologies.conditions.trace import GAP
 from topologies.conditions.wan_keys import in_toml, wan_keys
 from topologies.errors import format_value, list_first
+from topologies.fabric.link_names import reverse
 from topologies.units import format_delay, format_rate
 
 _MAX_NAMED, _MAX_MISSING = 3, 12
@@ -39,7 +40,8 @@ class Series:
     """The values that readings have of each link; `notes` tell what was assumed.
 
     `sites` are the nodes of sites, `links` the links that names stand for, and `unit` is that of values that name none,
-    "" to infer it. Raises ConvertError for a malformed time, value or link, and without any value. The times of delays,
+    "" to infer it. With `both_directions` the values of a WAN link's one direction are those of the other one, too, if
+    that has none. Raises ConvertError for a malformed time, value or link, and without any value. The times of delays,
     which are constant, are not read.
     """
 
@@ -52,6 +54,7 @@ class Series:
         kind: str,
         unit: str = "",
         time_unit: str | None = None,
+        both_directions: bool = False,
     ) -> None:
         self.kind, self.notes = kind, list[str]()
         self._values: dict[str, list[_Value]] = {}
@@ -77,7 +80,14 @@ class Series:
             self.notes.append(f"{counted(to_itself, 'value')} from a site to itself not used")
         if not self._values:
             raise ConvertError("no link has a value, among those read; allowed: one or more")
+        if both_directions and (lacking := self._one_way()):
+            self._values |= {reverse(link): self._values[link] for link in lacking}
+            self.notes.append(f"{list_first(lacking, _MAX_NAMED)}: each value is used for both directions")
         self.notes[:0] = self._missing([found for found in missing if not all(map(is_within_site, found))], measured)
+
+    def _one_way(self) -> list[str]:
+        """Return the links of the WAN whose other direction has no value."""
+        return [link for link in self._values if is_of_wan(link) and reverse(link) not in self._values]
 
     def _missing(self, missing: Sequence[Sequence[str]], measured: Sequence[Reading]) -> Iterator[str]:
         """Yield how many values of links are missing, and the links that have none at all and what they then have.
@@ -156,6 +166,9 @@ class Series:
         if keys := wan_keys(self._values):
             self.notes.append(f"the scenario needs a WAN with these links and no others:\n{in_toml(keys)}")
             self.notes += _without_choice(self._values)
+        elif lacking := self._one_way():
+            without = f"there is no rate of the other direction of {list_first(lacking, _MAX_NAMED)}"
+            self.notes.append(f"{without}, and a WAN link needs both: --both-directions uses each value for both")
         else:
             self.notes += self._unnamed("the trace has no rate of such a link, and a WAN that has it needs one")
         return "time,link,rate\n" + "".join(f"{_seconds(at)},{link},{rate}\n" for at, link, rate in sorted(rows))
