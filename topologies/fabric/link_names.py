@@ -6,7 +6,7 @@ redirection unless it is quoted, and ":" needs no quotes.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _NOTATION = re.compile(r"([A-Za-z][A-Za-z0-9_]*)\s*([>:-])\s*([A-Za-z][A-Za-z0-9_]*)(?:#([1-9][0-9]{0,3}))?")
 
@@ -40,6 +40,17 @@ def numbers(pairs: Iterable[tuple[str, str]]) -> tuple[int, ...]:
 def both(a: str, b: str, number: int = 1) -> tuple[str, str]:
     """Return the names of both directions of a cable: ("s0b0>s1b0#2", "s1b0>s0b0#2")."""
     return f"{a}>{end(b, number)}", f"{b}>{end(a, number)}"
+
+
+def in_short(names: Sequence[str]) -> list[str]:
+    """Return these directions, a cable of which both are among them as "s0b0-s1b0", at the place of the first."""
+    short = dict[str, None]()
+    for name in names:
+        a, _, far = name.partition(">")
+        forth, back = both(a, node_of(far), number_of(far))
+        first = min(forth, back, key=names.index) if back in names else name
+        short[first.replace(">", "-") if back in names else name] = None
+    return list(short)
 
 
 def directions(text: str) -> tuple[str, ...]:
