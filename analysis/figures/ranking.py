@@ -32,7 +32,7 @@ from analysis.statistics.intervals import Interval, reasons
 from analysis.statistics.number_words import fixed
 
 _INCHES = 3.3  # a column of a paper
-_LABEL_WIDTH = 24  # the most characters in a line of a row's label
+_LABEL_WIDTH = 25  # the most characters in a line of a row's label
 _NOTE_WIDTH, _TITLE_WIDTH = 58, 32  # characters in a line below all panels, and of a panel's title
 _ROW, _LINE, _PANEL = 0.19, 0.11, 0.5  # inches of a row, of a further line of its label, and of the rest of a panel
 _MAX_ROWS = 48  # in one figure; further panels get further figures
