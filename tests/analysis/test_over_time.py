@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.figures import faults, over_time
+from analysis.figures import fabric, faults, over_time
 from analysis.figures.__main__ import draw
+from analysis.figures.collective_detail import collectives_of
 from analysis.figures.run_points import configurations_of, points_of
 from analysis.report import __main__ as report
 from analysis.results import load
@@ -486,3 +487,33 @@ def assert_whole(axes):
     assert points
     for x, y in points:
         assert axes.bbox.x0 <= x - radius and x + radius <= axes.bbox.x1 and y + radius <= axes.bbox.y1
+
+
+def test_configurations_that_are_not_drawn_are_named_and_one_that_is_asked_for_is_drawn():
+    ages = ",".join(f'"stale {age}"' for age in range(1, 7))
+    modelled("conditions.sampler=markov", f"sweep.control.knowledge=[{ages}]")
+    names = {path.stem for path in Path("out", "figures").glob("*over-time.svg")}
+    assert names == {"run-over-time", *(f"run-{index}-over-time" for index in (1, 2, 3))}
+    caption = re.search(r"<dc:title>(.*?)</dc:title>", drawn()[1], re.DOTALL)[1]
+    said = "Of 6 configurations the first 4 in the order of the sweep are drawn. Left out: "
+    assert said in caption and caption.index("stale 5; ") < caption.index("stale 6.")
+    draw("out", setting=5)
+    assert Path("out", "figures", "run-5-over-time.svg").exists()
+
+
+def test_the_picture_of_the_fabric_tells_which_links_are_down_and_names_parallel_ones():
+    wan = 'fabric.wan={links=[["s0b0","s1b0"],["s0b0","s1b0"],["s0b0","s1b0"]]}'
+    modelled("fabric.border_routers=1", wan, 'conditions.wan_rate="25 Gbit/s"', FAULT % 3, count=6)
+    found = open_run("out")
+    one, *_ = every = configurations_of(found)
+    shown = collectives_of(found, points_of(found, every), one, number=3)
+    figure = fabric.picture("paper", shown).figure
+    explained = " ".join(figure.get_supxlabel().split())
+    assert "Dotted red: down." in explained and "(#2): the second link between the same two." in explained
+    for axes in figure.axes[: len(shown)]:
+        words = [text.get_text() for text in axes.texts]
+        assert words.count("down") == 2 and words.count("25 (#2)") == 2 and words.count("(#3)") == 2
+    before = collectives_of(found, points_of(found, every), one, number=2)
+    figure = fabric.picture("paper", before).figure
+    assert "down" not in [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert "Dotted red" not in figure.get_supxlabel()
