@@ -57,6 +57,7 @@ from analysis.statistics.contests import shared_words
 from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.fault_costs import attempts_sentence, faults_by_point
 from topologies.command_line import CommandParser
+from topologies.errors import list_first
 from topologies.heartbeat import heartbeat
 from topologies.linux import begin_worker
 
@@ -65,6 +66,7 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _MAX_JOBS = 12  # configurations of a sweep whose jobs, or transfers, are drawn
 _MAX_OVER_TIME = 4  # configurations of a sweep that are drawn over time
+_MAX_NAMED = 4  # configurations that are left out and named
 _ANY = 1 << 62  # more than any number of a collective
 _QUIET_S = 2.0  # between two lines of progress
 
@@ -126,11 +128,7 @@ def tasks_of(
         for group in groups
         for part, here in cdf.parts_of(name, group)
     ]
-    with_time = [one for one in configurations if over_time.is_drawn(one)]
-    words = _left_out(with_time, _MAX_OVER_TIME)
-    tasks += [
-        _noted(words, noted(partial(over_time.picture, name, run, points, one))) for one in with_time[:_MAX_OVER_TIME]
-    ]
+    tasks += [noted(task) for task in _over_time(name, run, points, configurations, setting)]
     if len(faults.measured(run)):
         tasks.append(partial(faults.picture, name, run))
     configuration = configurations[setting]
@@ -152,10 +150,28 @@ def tasks_of(
     return tasks
 
 
-def _left_out(configurations: Sequence[Configuration], most: int) -> str:
-    """Return that figures of a kind show no more than `most` of these configurations; "" if they show all."""
-    count = len(configurations)
-    return f"The first {most} of {count} configurations are drawn, the others left out." if count > most else ""
+def _over_time(
+    name: str, run: Run, points: Points, configurations: Sequence[Configuration], setting: int
+) -> Iterator[Task]:
+    """Yield a task for the first configurations that are drawn over time, and for the one with this index."""
+    with_time = [one for one in configurations if over_time.is_drawn(one)]
+    words = _left_out(with_time, _MAX_OVER_TIME, more=" --setting N of python -m analysis.figures draws one of them.")
+    for place, one in enumerate(with_time):
+        if place < _MAX_OVER_TIME or one.index == setting:
+            yield _noted(words, partial(over_time.picture, name, run, points, one))
+
+
+def _left_out(configurations: Sequence[Configuration], most: int, more: str = "") -> str:
+    """Return that figures of a kind show no more than `most` of these configurations, which are left out, and `more`;
+    "" if they show all."""
+    hidden = [_swept_words(one) for one in configurations[most:]]
+    first = f"Of {len(configurations)} configurations the first {most} in the order of the sweep are drawn."
+    return f"{first} Left out: {list_first(hidden, _MAX_NAMED, '; ')}.{more}" if hidden else ""
+
+
+def _swept_words(one: Configuration) -> str:
+    """Return the values by which a configuration differs from others."""
+    return ", ".join(value.words for value in one.at) or one.label
 
 
 def without_words(run: Run, points: Points) -> str:
@@ -312,7 +328,7 @@ def main(arguments: Sequence[str]) -> int:
         type=int,
         default=0,
         metavar="N",
-        help="index of the configuration shown in the timeline, the fabric and the calendar (default 0)",
+        help="index of the configuration shown in the timeline, the fabric, over time and the calendar (default 0)",
     )
     parser.add_argument(
         "--collective",

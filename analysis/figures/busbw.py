@@ -1,8 +1,8 @@
 """The bus bandwidth of a collective against its size: a line for each algorithm, and the sizes where the best changes.
 
 Bus bandwidth is computed from the mean time, the measured one if there are measurements, otherwise the predicted one.
-Of sizes that span more than two decades the small ones have a small share of the highest bandwidth, so that its axis is
-logarithmic, too.
+Small sizes have a small share of the highest bandwidth, so that its axis is logarithmic, too, unless all are about as
+high.
 """
 
 import math
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import NullFormatter, NullLocator
 
 from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks, panels
 from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points, grouped
-from analysis.figures.style import FAINT, INK, MODE_STYLES, line_style
+from analysis.figures.style import FAINT, INK, MODE_STYLES, dashed_style, line_style
 from analysis.statistics.bandwidth import busbw_factor
 from topologies.errors import list_first
 
-_DECADES = 100  # ratio of the largest to the smallest size above which bandwidth has a logarithmic axis
-
+_WIDE = 5  # ratio of the highest to the lowest bandwidth above which its axis is logarithmic
+_MOST_TICKS = 9  # sizes that each have a tick
 
 _CHARACTER, _LABEL_WIDTH, _MARKER = 0.025, 0.04, 0.03  # of a label beside a dotted line, as shares of a panel
 _MOST_NAMED, _NOTE_WIDTH = 4, 90
@@ -80,13 +80,17 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
     algorithms = list(dict.fromkeys(row.algorithm for row in rows))
     columns = min(2, len(modes))
     named, has_changes = list[str](), False
-    is_log = max(row.size for row in rows) > _DECADES * min(row.size for row in rows)
+    is_log = max(row.busbw for row in rows) > _WIDE * min(row.busbw for row in rows)
+    sizes = sorted({row.size for row in rows})
     scale, unit = _size_unit(max(row.size for row in rows) / 10)  # the axis has the decades below the largest size
     with canvas(max(5.2, 4.2 * columns), 3.0 * -(-len(modes) // columns) + 0.7) as figure:
         for axes, mode in zip(panels(figure, len(modes), columns=columns, sharey=True), modes, strict=True):
             of_algorithms = [[row for row in rows if (row.mode, row.algorithm) == (mode, one)] for one in algorithms]
             changes = crossovers([row for row in rows if row.mode == mode], is_log=is_log)
             _draw(axes, of_algorithms, changes)
+            if len(sizes) <= _MOST_TICKS:
+                axes.set_xticks(sizes)
+                axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(lambda size, _: f"{size / scale:,.10g}")
             how = "measured" if any(row.measured for row in rows if row.mode == mode) else "predicted"
             if is_log:
@@ -118,8 +122,11 @@ def _size_unit(size: float) -> tuple[float, str]:
 
 
 def _look(index: int) -> dict[str, Any]:
-    """Return the line and the marker of the algorithm with this index."""
-    return {**line_style(index), "markersize": 3.5}
+    """Return the line and the marker of the algorithm with this index: an open marker, of which the first ones are
+    larger, so that those that coincide are all seen."""
+    dashes = dashed_style(index)["linestyle"]
+    look = {"markersize": max(3.0, 8.0 - 0.7 * index), "markerfacecolor": "none", "markeredgewidth": 1.1}
+    return line_style(index) | look | {"linestyle": dashes, "linewidth": 1.2}
 
 
 def _draw(axes: Axes, algorithms: Sequence[Sequence[Row]], changes: Sequence["Change"]) -> None:

@@ -18,12 +18,12 @@ from analysis.figures.run_points import ENGINES, Configuration, FigureGroup, Poi
 from analysis.figures.style import MODE_STYLES, ModeStyle, line, marker, typical_unit, value_styles
 from analysis.statistics.number_words import all_words
 
-MAX_PANELS = 16
+MAX_PANELS = 8
 """Panels in one figure; further ones get further figures."""
 
 _NOTE = 75  # characters in a line of the note
 _QUANTILES = 200  # points drawn of a longer series, whose single steps would be too small to see
-_COLUMNS = 4
+_COLUMNS = 2
 _WIDE = 4  # panels whose longest times differ by a larger factor have time axes of their own
 _MAX_CURVES = 10  # that one panel has
 
@@ -82,7 +82,7 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
         )
     unit = typical_unit(longest)
     columns = min(_COLUMNS, len(drawn))
-    height = 2.5 * -(-len(drawn) // columns) + 0.9
+    height = (2.5 if len(drawn) <= columns else 2.2) * -(-len(drawn) // columns) + 0.9
     with canvas(max(5.2, 2.6 * columns), height) as figure:
         grid = panels(figure, len(drawn), columns=columns, sharey=True, sharex=is_shared)
         for index, (panel, axes) in enumerate(zip(drawn, grid, strict=True)):

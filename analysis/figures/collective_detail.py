@@ -152,8 +152,8 @@ class Collective:
     it are under "after link A-B down".
     `rows` are the indices of the flows in display order. `spans` are the predicted rates over time of each transfer of
     the flows that are `shown`, by its index, if flows share links. `faults` are those in force when it began or while
-    it ran, in the scenario's words. `failing` are the links or ports that went down while it ran, and
-    after how many seconds. `may_be_again`: a fault that hit it has made attempts fail.
+    it ran, in the scenario's words. `down` are the links or ports that are down when it begins, and `failing` those
+    that went down while it ran, and after how many seconds. `may_be_again`: a fault that hit it has made attempts fail.
     """
 
     configuration: Configuration
@@ -170,6 +170,7 @@ class Collective:
     rates_bps: Floats
     delays_s: Floats
     faults: tuple[str, ...] = ()
+    down: tuple[int, ...] = ()
     failing: Mapping[int, float] = field(default_factory=dict)
     may_be_again: bool = False
 
@@ -364,7 +365,8 @@ def _collective(
     if measured:  # ordered by step and rank, like the table of transfers
         timed_transfers.sort(key=lambda timed: (timed.step, flows[timed.flow].src))
     rates_bps = conditions[0].copy()
-    rates_bps[dead_links(configuration.fabric, dead)] = 0.0
+    down = dead_links(configuration.fabric, dead)
+    rates_bps[down] = 0.0
     return Collective(
         configuration=configuration,
         mode=mode,
@@ -381,6 +383,7 @@ def _collective(
         costs=_costs(schedule, path, hops, limits, struck=struck, shown=shown),
         rates_bps=rates_bps,
         delays_s=conditions[1],
+        down=tuple(down),
         faults=tuple(one.what for one in faults if one.first <= row["collective"] < one.end),
         failing=failing_links(configuration.fabric, faults, int(row["collective"])) if measured else {},
     )

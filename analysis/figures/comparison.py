@@ -43,6 +43,7 @@ _NOTE_WIDTH = 75  # characters in a line of the note
 _LABEL_WIDTH = 21  # characters of a line of the y label of gains
 _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 _MAX_COLUMNS = 4  # facets side by side; further ones are below
+_PAGE = 9.0  # inches of the widest figure with panels side by side, unless a key has panels
 _MAX_GAINS = 4  # ticks up to which every bar has room for its gain in figures
 
 
@@ -80,22 +81,24 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     """
     comparisons = comparisons_of(group, points)
     is_faceted = len(group.facets) > 1
-    columns = min(_MAX_COLUMNS, len(group.facets)) if is_faceted else len(comparisons)
+    longest = 0 if group.is_numeric else max(min(_TICK_WIDTH, len(label)) for label in group.ticks)
+    inches = max(3.0 if is_faceted else 4.2, min(8.0, max(0.7, 0.08 * longest) * len(group.ticks)))
+    inches = 3.0 if is_faceted and group.is_numeric else inches  # an axis of numbers leaves labels out
+    beside = len(comparisons) if len(comparisons) * inches <= _PAGE else 1
+    columns = min(_MAX_COLUMNS, len(group.facets)) if is_faceted else beside
     rows = -(-len(group.facets) // columns)
-    bands = len(comparisons) * rows if is_faceted else 1
+    bands = len(comparisons) * rows if is_faceted else -(-len(comparisons) // columns)
     drawn = []  # the band and the column of each panel, and its contents
     for index, comparison in enumerate(comparisons):
         for facet, (title, here) in enumerate(group.facets.items()):
-            panel = (index * rows + facet // columns, facet % columns) if is_faceted else (0, index)
+            panel = (index * rows + facet // columns, facet % columns) if is_faceted else divmod(index, columns)
             drawn.append((panel, comparison, title, here))
-    longest = 0 if group.is_numeric else max(min(_TICK_WIDTH, len(label)) for label in group.ticks)
-    inches = max(3.0 if is_faceted else 4.2, min(8.0, max(0.7, 0.08 * longest) * len(group.ticks)))
     width = columns * inches
     estimates = [estimate for one in comparisons for estimate in one.estimates]
     over = baseline_of(estimates)
-    is_base = over is None
-    with canvas(max(5.6, width), bands * (2.8 if is_base else 4.3) + 0.9) as figure:
-        heights = [3.0, 0.01 if is_base else 2.0] * bands
+    has_gains = any(one.gain is not None and abs(one.gain.value) >= _ROUNDING for one in estimates)
+    with canvas(max(5.6, width), bands * (4.3 if has_gains else 2.8) + 0.9) as figure:
+        heights = [3.0, 2.0 if has_gains else 0.01] * bands
         axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
         for (band, column), comparison, title, here in drawn:
             times, gains = axes[2 * band : 2 * band + 2, column]
@@ -120,12 +123,13 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
         _hide_empty(axes, {panel for panel, *_ in drawn})
-        legend(figure, _handles(comparisons, group), _note(comparisons, group, estimates, is_base=is_base))
+        legend(figure, _handles(comparisons, group), _note(comparisons, group, estimates, has_gains=has_gains))
         heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name
-    against = f", against {group.x_label}" if len(group.configurations) > 1 else ""
+    by = ", ".join(map(group.key_words, group.compared)) if len(group.ticks) == 1 and group.compared else group.x_label
+    against = f", against {by}" if len(group.configurations) > 1 else ""
     rounds = rounds_note(group) and f" {rounds_note(group)}"
-    caption = f"Mean completion time{'' if is_base else f' and gain over {over}'}{against}: {group.title}.{rounds}"
+    caption = f"Mean completion time{f' and gain over {over}' if has_gains else ''}{against}: {group.title}.{rounds}"
     data = csv_text(row_of(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
     return Picture(name=stem, caption=caption, figure=figure, data=data)
 
@@ -259,15 +263,14 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estim
     times.set_ylabel(f"mean time{' of a round' * has_rounds(group)} ({unit})")
     gains.set_ylabel(fill(f"gain over {over} (%)", _LABEL_WIDTH))
     gains.margins(y=0.22)  # room for the labels beyond whiskers
-    if all(abs(one.gain.value) < _ROUNDING for one in estimates if one.gain is not None):
-        gains.set_ylim(-1, 1)  # otherwise the axis would show rounding errors
-    if over is None:
+    if all(one.gain is None or abs(one.gain.value) < _ROUNDING for one in estimates):
+        for nothing in (*gains.lines, *gains.collections, *gains.texts):  # that would be rounding errors
+            nothing.set_visible(False)
         gains.set_ylabel("")
         gains.set_yticks([])
         gains.grid(False)
         gains.tick_params(length=0)
         gains.spines[:].set_visible(False)
-        gains.lines[0].set_visible(False)  # the line at a gain of 0
 
 
 def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, unit_s: float) -> None:
@@ -334,12 +337,13 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
         if one.gain is None:
             continue
         _plot(gains, [x], [one.gain], 100, marker(style, measured=one.engine == "emulation"), whiskers=True)
-        if not side and len(group.ticks) <= _MAX_GAINS:
-            _label_gain(gains, middle, one.gain, sign)
+        if len(group.ticks) <= _MAX_GAINS and (is_alone or not side):  # there is no room for both of a narrow pair
+            _label_gain(gains, x, one.gain, sign)
     labels = names if is_alone else list(group.ticks)
     gains.set_xticks(range(len(labels)), labels)
     gains.set_xlim(-0.6, len(labels) - 0.4)
-    gains.set_xlabel("mode" if is_alone else group.x_label)
+    compared = ", ".join(map(group.key_words, group.compared)) or "mode"
+    gains.set_xlabel(compared if is_alone else group.x_label)
     times.yaxis.set_major_formatter("{x:,.10g}")
 
 
@@ -375,7 +379,7 @@ def _handles(comparisons: Sequence[Comparison], group: FigureGroup) -> list[Any]
 
 
 def _note(
-    comparisons: Sequence[Comparison], group: FigureGroup, estimates: Sequence[Estimate], *, is_base: bool
+    comparisons: Sequence[Comparison], group: FigureGroup, estimates: Sequence[Estimate], *, has_gains: bool
 ) -> str:
     """Return what tells measured values from predicted ones, if there are both, and what whiskers are, or why there are
     none."""
@@ -383,8 +387,10 @@ def _note(
     lines = [looks] * any(len(comparison.engines) > 1 for comparison in comparisons)
     intervals = [(one.mode, one.summary.mean_s, one.gain) for one in estimates]
     if any(each and not each.why and each.low < each.high for _, *both in intervals for each in both):
-        lines.append("whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives"))
+        lines.append("whiskers: 95 % interval" + "; of a gain, from pairs of the same collectives" * has_gains)
     lines += [fill(f"no whiskers: {why}", _NOTE_WIDTH) for why in reasons(intervals)]
+    over = baseline_of(estimates)
+    lines += [f"no gains: no time differs from that of {over}"] * (over is not None and not has_gains)
     return "\n".join([*lines, *([fill(rounds_note(group), _NOTE_WIDTH)] if has_rounds(group) else [])])
 
 

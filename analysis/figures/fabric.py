@@ -30,7 +30,8 @@ Floats = npt.NDArray[np.float64]
 Positions = Mapping[str, tuple[float, float]]
 Link = LogicalLink | DirectedPort
 
-_WIDTH = 5.3  # inches of a panel
+_WIDTH = 4.8  # inches of a panel
+_MOST_ROWS = 4  # panels below each other; more are in two columns
 _BETWEEN = 1.1  # from a site to the centre if sites are connected directly, twice that with transit routers
 _APART = 0.36  # the least distance between neighbours on a circle
 NODE = 0.15  # the radius of a node
@@ -39,6 +40,8 @@ _MAX_LINKS = 600  # with more unused links within sites, these are not drawn
 _MANY = 24  # with more WAN links, unused ones are drawn fainter
 FAILING: Mapping[str, Any] = {"colors": "#D00000", "linewidths": 1.6, "linestyles": (0, (4, 2)), "zorder": 3.5}
 """The look of a link that goes down while the collective runs."""
+DOWN: Mapping[str, Any] = {"colors": "#D00000", "linewidths": 1.4, "linestyles": (0, (1, 1.5)), "zorder": 2.5}
+"""The look of a link that is down when the collective begins."""
 _KINDS = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
 
 
@@ -48,18 +51,18 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     fabric, label = first.configuration.fabric, first.configuration.label
     placed = positions(fabric)
     across, upward = (np.ptp([point[axis] for point in placed.values()]) + 0.54 for axis in (0, 1))
-    columns = min(2, len(collectives))
+    columns = 1 if len(collectives) <= _MOST_ROWS else 2
     height = _WIDTH * upward / across + 0.35
     kinds = {link.kind == "wan" for link in links_in_grain(fabric).all}  # two sites of one GPU have no other links
     scales = {is_wan: _scale(fabric, first.rates_bps, is_wan=is_wan) for is_wan in (True, False) if is_wan in kinds}
     curves = Curves(fabric, placed)
-    with canvas(_WIDTH * columns + 1.5, -(-len(collectives) // columns) * height + 0.75) as figure:
+    with canvas(_WIDTH * columns + 0.2, -(-len(collectives) // columns) * height + 0.8 + 0.5 * len(scales)) as figure:
         grid = panels(figure, len(collectives), columns=columns)
         for axes, one in zip(grid, collectives, strict=True):
             _draw(axes, one, curves, scales, _WIDTH * 72 / across)
         for is_wan, scale in scales.items():
             words = "WAN link" if is_wan else "link within a site"
-            colour_bar(figure, grid, scale, f"available bandwidth of\na {words} (Gbit/s)")
+            colour_bar(figure, grid, scale, f"available bandwidth of a {words} (Gbit/s)", is_below=True)
         used = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
         is_physical = fabric.spec.grain == "physical"
         links = "ports" if is_physical else "logical links"
@@ -70,11 +73,19 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             f"Thick: links that the collective uses, in the direction of the arrow. Thin: {thin}.\n"
             f"Circles: GPUs. Squares: border routers. {'Diamonds: transit routers. ' * bool(fabric.wan.routers)}"
             f"{'Triangles: leaves (up) and spines (down). ' if is_physical else ''}"
-            f"Numbers: Gbit/s of WAN links in use.{failing_note(collectives)}",
+            f"Numbers: Gbit/s of WAN links in use."
+            f"{' (#2): the second link between the same two.' * any(link.number > 1 for link in _wan_links(fabric))}"
+            f"{down_note(collectives)}{failing_note(collectives)}",
         )
     whose = f"each mode's {used}" if len(collectives) > 1 else f"the {used} of {first.mode}"
     caption = f"The fabric under the conditions of {first.words}, of {label}, with {whose}."
     return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
+
+
+def down_note(collectives: Sequence[Collective]) -> str:
+    """Return a line that explains the marks of links that are down when one of these collectives begins; "" if none
+    is."""
+    return "\nDotted red: down." if any(one.down for one in collectives) else ""
 
 
 def failing_note(collectives: Sequence[Collective]) -> str:
@@ -127,6 +138,10 @@ def _inner_positions(fabric: Fabric, site: int, placed: Positions, centre: Float
         height = (index - (len(tier) - 1) / 2) * min(5 * NODE, 1.5 * radius / len(tier))
         placed_inside[name] = centre - np.array([0.3 * radius * np.sign(centre[0]), height])
     return {name: (float(x), float(y)) for name, (x, y) in placed_inside.items()}
+
+
+def _wan_links(fabric: Fabric) -> list[Link]:
+    return [link for link in links_in_grain(fabric).all if link.kind == "wan"]
 
 
 def _scale(fabric: Fabric, rates_bps: Floats, *, is_wan: bool) -> ScalarMappable:
@@ -190,7 +205,7 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, Sca
     small = min(1.0, NODE * unit_pt / 8.5)
     crowded = sum(link.kind == "wan" for link in links) > _MANY
     for wan, thin, opaque in ((False, 0.8, 0.2), (True, 1.1, 0.3 if crowded else 0.75)):
-        here = [link for link in links if (link.kind == "wan") is wan and link.index not in used]
+        here = [link for link in links if (link.kind == "wan") is wan and link.index not in (*used, *one.down)]
         here = here if wan or curves.shows_all else []
         paths = [
             Path([placed[link.src], curves.control(link), placed[link.dst]], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
@@ -200,9 +215,12 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, Sca
         axes.add_collection(PathCollection(paths, edgecolor=[colours[link.index] for link in here], **look))
     _arrows(axes, [links[index] for index in used], curves, [colours[index] for index in used], unit_pt)
     failing = [curves.points(links[index], np.linspace(0, 1, 25)) for index in one.failing]
+    shown_down = [index for index in one.down if curves.shows_all or links[index].kind == "wan"]
     axes.add_collection(LineCollection(failing, **FAILING))
+    down = [curves.points(links[index], np.linspace(0, 1, 25)) for index in shown_down]
+    axes.add_collection(LineCollection(down, **DOWN))
     _nodes(axes, curves, small)
-    _write_rates(axes, one, [links[index] for index in used if links[index].kind == "wan"], curves, unit_pt)
+    _write_on_links(axes, one, used, curves, unit_pt)
     axes.set_aspect("equal")
     across, upward = zip(*placed.values(), strict=True)
     axes.set_xlim(min(across) - 0.27, max(across) + 0.27)
@@ -232,19 +250,22 @@ def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=thick, zorder=3))
 
 
-def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curves, unit_pt: float) -> None:
-    """Write the rate of every WAN link in use on its curve, or next to it if there is no room."""
+def _write_on_links(axes: Axes, one: Collective, used: Sequence[int], curves: Curves, unit_pt: float) -> None:
+    """Write on the curve of each WAN link, or next to it if there is no room, its rate if it is in use, that it is
+    down, and which one it is of several between the same two nodes."""
     taken = [(*point, NODE, NODE) for point in curves.placed.values()]
-    for link in used:
-        gbps = one.rates_bps[link.index] / 1e9
-        text = f"{gbps:.3g}" if gbps < 999.5 else f"{gbps:,.0f}"
+    links = links_in_grain(curves.fabric).all
+    for link in _wan_links(curves.fabric):
+        text = _words_on(link, one, is_used=link.index in used)
+        if not text:
+            continue
         # With a character's room between neighbours, whose numbers would be read as one.
         half = (0.5 * 0.62 * 7 * (len(text) + 1) / unit_pt, 0.5 * 8.5 / unit_pt)
         shares = np.array([0.5, 0.36, 0.64, 0.28, 0.72, 0.2, 0.8])
         along = curves.points(link, shares)
         (x, y), (to_x, to_y) = curves.placed[link.src], curves.placed[link.dst]
         aside = np.array([to_y - y, x - to_x]) / math.hypot(to_x - x, to_y - y)  # to the right, seen along the link
-        others = [curves.points(other, np.linspace(0.1, 0.9, 17)) for other in used if other is not link]
+        others = [curves.points(links[other], np.linspace(0.1, 0.9, 17)) for other in used if other != link.index]
         spots = [spot + away * aside for away in (0.0, 0.13, 0.2, 0.3) for spot in along]
         best = min(spots, key=lambda spot: overlap(spot, half, taken, others))
         taken.append((float(best[0]), float(best[1]), *half))
@@ -252,6 +273,15 @@ def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curv
             float(best[0]), float(best[1]), text, fontsize=7, ha="center", va="center", color=INK, zorder=6
         )
         words.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+
+
+def _words_on(link: Link, one: Collective, *, is_used: bool) -> str:
+    """Return what is written on a WAN link: "25", "25 (#2)", "down", "(#3)"; "" for one that is neither in use nor one
+    of several."""
+    which = f"(#{link.number})" if link.number > 1 else ""
+    gbps = one.rates_bps[link.index] / 1e9
+    state = (f"{gbps:.3g}" if gbps < 999.5 else f"{gbps:,.0f}") if is_used else "down" * (link.index in one.down)
+    return f"{state} {which}".strip()
 
 
 def overlap(

@@ -54,6 +54,11 @@ def dead_cables(fabric: Fabric, faults: Sequence[DeclaredFault], number: int) ->
     return NO_CABLES.union(*(_cables(fabric, fault) for fault in faults if fault.begun_by(number)))
 
 
+def links_of_fault(fabric: Fabric, fault: DeclaredFault) -> tuple[int, ...]:
+    """Return the indices of the links or ports that are down while a fault is in force."""
+    return tuple(dead_links(fabric, _cables(fabric, fault)))
+
+
 def failing_links(fabric: Fabric, faults: Sequence[DeclaredFault], number: int) -> dict[int, float]:
     """Return the links or ports, by index, over cables that go down while a collective runs, and after how many seconds
     of it they do."""

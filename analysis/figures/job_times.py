@@ -6,6 +6,7 @@ A bar is the mean over the rounds; its whisker spans the 5th to the 95th percent
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from string import ascii_uppercase
 from textwrap import fill, wrap
 from typing import Any, NamedTuple
 
@@ -13,13 +14,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import Configuration
 from analysis.figures.style import INK, MODE_STYLES, SIDES, paler, place_of, time_unit
 from analysis.results.reader import Run
 
 _TICK_WIDTH = 14  # characters in a line of a tick's label
+_MOST_LINES = 2  # of a tick's label; where one has more, letters stand for them
 _TICK, _BESIDE = 1.15, 0.7  # inches of a tick with its label, and of what is beside a panel
+_LETTER, _COLUMN = 0.55, 5.6  # inches of a bar with a letter, and of the figure that a column of a paper has room for
+_BAR_PT = 6.5  # size of the number on a bar
 _ROW_WIDTH, _ROW = 40, 0.17  # characters in a line of the label of a row, and inches of this line
 _PAGE = 10.8  # inches of the widest figure, which a page has room for
 
@@ -142,16 +146,22 @@ def _picture(
         job: {place: text for place, text in ticks.items() if place in {(bar.setting, bar.mode) for bar in own}}
         for job, own in of_job.items()
     }
-    widest = max(3.0, _BESIDE + _TICK * max(map(len, places.values())))
+    most, sides = max(map(len, places.values())), 1 + any(bar.measured for bar in bars)
+    widest, key = max(3.0, _BESIDE + _TICK * most), list[str]()
+    if widest <= _PAGE and any(len(wrap(text, _TICK_WIDTH)) > _MOST_LINES for text in ticks.values()):
+        letters = dict(zip(dict.fromkeys(ticks.values()), ascii_uppercase, strict=False))
+        key = [f"{letter}: {text}" for text, letter in letters.items()]
+        places = {job: {place: letters[text] for place, text in own.items()} for job, own in places.items()}
+        widest = max(2.6, _BESIDE + _LETTER * sides * most)
     with _canvas(places, widest) as (figure, grid):
         for axes, (job, own) in zip(grid, of_job.items(), strict=True):
             _draw(axes, own, places[job], unit_s, is_flat=widest > _PAGE)
             axes.set_title(f"{job} ({amounts[job]})" if job in amounts else job)
             (axes.set_xlabel if widest > _PAGE else axes.set_ylabel)(f"{measures.get(job, 'completion time')} ({unit})")
         heading(figure, title)
-        sides = SIDES if any(bar.measured for bar in bars) else "predicted"
+        engines = SIDES if sides > 1 else "predicted"
         if widest > _PAGE:
-            sides = sides.replace("left", "upper").replace("right", "lower")
+            engines = engines.replace("left", "upper").replace("right", "lower")
         rounds = max(bar.rounds for bar in bars)
         of_all = f" of {whole:,}" if whole > rounds else ""
         how = (
@@ -159,7 +169,7 @@ def _picture(
             if rounds > 1
             else f"one round{of_all}"
         )
-        legend(figure, [], f"{sides}\n{how}")
+        legend(figure, [], "\n".join([*key, engines, how]))
     return Picture(
         name=name,
         caption=caption,
@@ -178,7 +188,7 @@ def _canvas(places: Mapping[str, Mapping[Any, str]], widest: float) -> Iterator[
         with canvas(7.2, sum(heights) + 0.55 * len(heights) + 0.7) as figure:
             yield figure, list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
         return
-    columns = max(1, min(3, len(places), int(_PAGE / widest)))
+    columns = max(1, min(3, len(places), int((_COLUMN if widest <= _COLUMN / 2 else _PAGE) / widest)))
     lines_high = max(len(wrap(label, _TICK_WIDTH)) for of_job in places.values() for label in of_job.values())
     height = (2.45 + 0.15 * lines_high) * -(-len(places) // columns) + 0.7
     with canvas(max(5.2, widest * columns), height) as figure:
@@ -192,6 +202,9 @@ def _draw(
     places = list(ticks)
     sides = 1 + any(bar.measured for bar in bars)
     draw, error = (axes.barh, "xerr") if is_flat else (axes.bar, "yerr")
+    end = 1.12 * max(max(bar.mean_s, bar.high_s) for bar in bars) / unit_s
+    beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": _BAR_PT, "bbox": ON_WHITE, "zorder": 4}
+    beside |= {"ha": "left", "va": "center"} if is_flat else {"ha": "center", "va": "bottom"}
     for bar in bars:
         style, side = MODE_STYLES[bar.mode], 0 if bar.measured or sides == 1 else 1
         at = places.index((bar.setting, bar.mode)) + (side - (sides - 1) / 2) * 0.8 / sides
@@ -202,13 +215,15 @@ def _draw(
         ends = [[max(0.0, bar.mean_s - bar.low_s) / unit_s], [max(0.0, bar.high_s - bar.mean_s) / unit_s]]
         whisker: dict[str, Any] = {"fmt": "none", "ecolor": INK, "elinewidth": 0.8, "capsize": 1.8, error: ends}
         axes.errorbar(*((mean, at) if is_flat else (at, mean)), **whisker)
+        top = max(bar.mean_s, bar.high_s) / unit_s
+        axes.annotate(f"{mean:,.4g}", (top, at) if is_flat else (at, top), (3, 0) if is_flat else (0, 2), **beside)
     if is_flat:
         axes.set_yticks(range(len(places)), [fill(label, _ROW_WIDTH) for label in ticks.values()])
         axes.tick_params(axis="y", labelsize=8)
         axes.set_ylim(len(places) - 0.5, -0.5)
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, end)
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
     else:
         axes.set_xticks(range(len(places)), [fill(label, _TICK_WIDTH) for label in ticks.values()])
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, end)

@@ -8,6 +8,7 @@ import csv
 import io
 import math
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,13 @@ from analysis.results.writer import atomic_replacement
 
 _PNG_DPI = 200
 _LEGEND_ROWS = 2  # of a legend, and as many lines of its note, for which figures have room
-_LEGEND_ROW, _NOTE_LINE = 0.17, 0.12  # inches of each further one
+_LEGEND_ROW, _NOTE_LINE = 0.17, 0.12  # inches of each further one, at these sizes of text
+_LEGEND_PT, _NOTE_PT, _EXPLAINED_PT, _HEADING_PT = 7.5, 6.25, 7.5, 9.0
+_HEADING_ROWS, _HEADING_ROW = 2, 0.15  # lines of a title for which figures have room, and inches of each further one
+_COLUMN, _PAGE = 3.3, 7.2  # inches of a column of a paper, and of a page
+_LEGIBLE_PT = 5.0
+_OF_NUMBER = re.compile(r"(?<=\d) (?=[A-Za-zµ%])|(?<=\w) (?=[\d.]+(?:,|$))")
+"""The blank between a number and its unit, or between a key and its number."""
 _SURELY_FREE = 0.5  # of a column's width: a shorter title has room
 _MARGIN = 2  # pixels between a title and the figure's edge
 _RAISED = {ord(plain): raised for plain, raised in zip("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", strict=True)}
@@ -132,27 +139,61 @@ def legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> None:
     Labels and notes that are wider than the figure are wrapped: Matplotlib would cut them off on both sides. The figure
     becomes higher by what more than `_LEGEND_ROWS` lines take, so that its panels keep their height.
     """
-    note = _wrapped(note, figure, per_inch=18)
-    room = int((figure.get_figwidth() - _SAMPLE) / _CHARACTER)
+    size_pt, note_pt = legible_pt(figure, _LEGEND_PT), legible_pt(figure, _NOTE_PT)
+    larger, note_larger = size_pt / _LEGEND_PT, note_pt / _NOTE_PT
+    note = _wrapped(note, figure, per_inch=18 / note_larger)
+    sample, character = _SAMPLE * larger, _CHARACTER * larger
+    room = int((figure.get_figwidth() - sample) / character)
     labels = [textwrap.fill(str(handle.get_label()), room, break_on_hyphens=False) for handle in handles]
     longest = max((len(line) for label in labels for line in label.splitlines()), default=0)
-    rows = -(-len(handles) // max(1, int(figure.get_figwidth() / (_SAMPLE + _CHARACTER * longest))))
+    rows = -(-len(handles) // max(1, int(figure.get_figwidth() / (sample + character * longest))))
     lines = rows + sum(label.count("\n") for label in labels)  # a legend with wrapped labels has a single column
-    more = max(0, lines - _LEGEND_ROWS) * _LEGEND_ROW + max(0, note.count("\n") - 1) * _NOTE_LINE
+    notes = 1 + note.count("\n") if note else 0
+    more = max(0.0, larger * lines - _LEGEND_ROWS) * _LEGEND_ROW
+    more += max(0.0, note_larger * notes - _LEGEND_ROWS) * _NOTE_LINE
     figure.set_figheight(figure.get_figheight() + more)
-    look: dict[str, Any] = {"fontsize": "small", "title": note or None, "title_fontsize": "x-small"}
+    look: dict[str, Any] = {"fontsize": size_pt, "title": note or None, "title_fontsize": note_pt}
     look |= {"handles": handles, "ncols": -(-len(handles) // max(1, rows)), "loc": "outside lower center"}
     figure.legend(**look | ({"labels": labels} if labels else {}))  # Matplotlib takes no empty list of labels
 
 
+def legible_pt(figure: Figure, size_pt: float) -> float:
+    """Return the size of small text, at least this one, that is still legible where a paper has the figure: in a
+    column, or if it is wider than a page, on a page."""
+    width = figure.get_figwidth()
+    return max(size_pt, _LEGIBLE_PT * width / (_COLUMN if width <= _PAGE else _PAGE))
+
+
 def heading(figure: Figure, text: str) -> None:
     """Add a title above all panels, wrapped to the width of the figure."""
-    figure.suptitle(_wrapped(text, figure, per_inch=12), fontsize="medium")
+    size_pt = legible_pt(figure, _HEADING_PT)
+    room = int(12 * _HEADING_PT / size_pt * figure.get_figwidth())
+    title = "\n".join(balanced(line, room) for line in text.splitlines())
+    more = max(0, title.count("\n") + 1 - _HEADING_ROWS) * _HEADING_ROW * size_pt / _HEADING_PT
+    figure.set_figheight(figure.get_figheight() + more)
+    figure.suptitle(title, fontsize=size_pt)
 
 
 def explain(figure: Figure, text: str) -> None:
     """Add a few lines below all panels that explain how to read the figure, wrapped to its width."""
-    figure.supxlabel(_wrapped(text, figure, per_inch=18), fontsize=7.5, color=INK)
+    size_pt = legible_pt(figure, _EXPLAINED_PT)
+    text = _wrapped(text, figure, per_inch=18 * _EXPLAINED_PT / size_pt)
+    figure.set_figheight(figure.get_figheight() + max(0, text.count("\n") - 2) * _NOTE_LINE * size_pt / _NOTE_PT)
+    figure.supxlabel(text, fontsize=size_pt, color=INK)
+
+
+def balanced(text: str, room: int) -> str:
+    """Wrap a title to the fewest lines of so many characters, which are about equally long: none has a single word that
+    is left over. A number stays on the line of its unit or key."""
+    glued = _OF_NUMBER.sub("\u00a0", text)
+    fewest = textwrap.wrap(glued, room, break_on_hyphens=False)
+    longest_word = max(map(len, glued.split(" ")))
+    for narrower in range(room - 1, longest_word - 1, -1):
+        lines = textwrap.wrap(glued, narrower, break_on_hyphens=False)
+        if len(lines) > len(fewest):
+            break
+        fewest = lines
+    return "\n".join(fewest).replace("\u00a0", " ")
 
 
 def _wrapped(text: str, figure: Figure, *, per_inch: float) -> str:
@@ -212,9 +253,12 @@ def _narrower(text: str, share: float) -> str:
     return "\n".join(lines)
 
 
-def colour_bar(figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, label: str) -> None:
-    """Add a bar that explains a colour scale, next to all panels."""
-    bar = figure.colorbar(scale, ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
+def colour_bar(
+    figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, label: str, *, is_below: bool = False
+) -> None:
+    """Add a bar that explains a colour scale, next to all panels or below them."""
+    look: dict[str, Any] = {"shrink": 0.85, "pad": 0.01, "aspect": 60 if is_below else 34}
+    bar = figure.colorbar(scale, ax=list(grid), location="bottom" if is_below else "right", **look)
     bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)

@@ -1,14 +1,15 @@
 """A run over time: the time of each collective, and below it the rates of the WAN links that it used.
 
 A run gets this figure if its conditions have a memory (a trace, markov, ar1, or conditions by time) or if it has
-faults. Faults are spans; below the figure is what each cost. Rates are those before any fault takes a link down.
+faults. Faults are spans; below the figure is what each cost. A link that a fault takes down has the rate 0.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import AutoLocator, MaxNLocator
 
 from analysis.figures.collective_detail import links_in_use
-from analysis.figures.faults_in_force import of_point
-from analysis.figures.output import Picture, canvas, csv_text, heading, legend
+from analysis.figures.faults_in_force import dead_cables, dead_links, links_of_fault, of_point
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, legible_pt
 from analysis.figures.run_points import Configuration, PointRows, Points
-from analysis.figures.style import FAINT, MODE_STYLES, dashed_style, line, marker, place_of, time_unit
+from analysis.figures.style import FAINT, INK, MODE_STYLES, dashed_style, line, marker, place_of, time_unit
 from analysis.results.reader import Run
 from analysis.statistics.declared_faults import DeclaredFault
 from analysis.statistics.fault_costs import (
@@ -34,10 +35,11 @@ from analysis.statistics.fault_costs import (
     told,
 )
 from analysis.statistics.number_words import fixed
-from topologies.conditions.sampler import sampler
+from topologies.conditions.sampler import sampler, trace_of
 from topologies.conditions.timed import Timed
 from topologies.errors import ConditionsError, list_first
 from topologies.fabric.fabric import LogicalLink
+from topologies.fabric.link_names import in_short
 from topologies.fabric.ports import links_in_grain
 from topologies.units import format_delay
 
@@ -47,7 +49,9 @@ _WITH_MEMORY = ("trace", "markov", "ar1")
 _MOST = 200  # collectives that are drawn
 _BEFORE = 20  # of them before the first fault, if it is later than the first _MOST
 _LINKS = 6
-_INCHES = 7.2
+_MOST_LINES = 3  # of rates on one axis; more cross each other, and each gets a row
+_NAMED = 3  # links that the name of a line tells
+_INCHES = 5.2
 _COSTS, _MOST_JOBS = 6, 4  # faults whose cost is written below the figure, and jobs in each
 _MARKER = 0.015  # room for half a marker, as a share of an axis
 _MOST_ROWS, _LEAST = 400, 10  # rows of conditions by time that are drawn, in at least so many collectives
@@ -61,12 +65,14 @@ Shown = Sequence[tuple[PointRows, npt.NDArray[np.bool_]]]
 class Span:
     """A fault in force, from its beginning to its end, both on the axis of collectives.
 
-    It ended earlier, at `first_over`, in some modes; None if not. `why` says in which, and for what reason.
+    It ended earlier, at `first_over`, in some modes; None if not. `why` says in which, and for what reason. `links` are
+    down meanwhile.
     """
 
     what: str
     begin: float
     end: float
+    links: tuple[int, ...] = ()
     first_over: float | None = None
     why: str = ""
 
@@ -87,17 +93,23 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
     window = _window(configuration, here, faults)
     shown = [(point, (point.number >= window[0]) & (point.number < window[1])) for point in here]
     used = _used(run, configuration, shown)
-    steps, rates_bps, names = _rates(run, configuration, window, used)
+    rates = _rates(run, configuration, window, used, faults)
+    names = [link.name for link in rates.links]
     before = _before(configuration)
-    rows = list(_rows(shown, steps, rates_bps, names, is_timed=_is_timed(configuration)))
-    with canvas(_INCHES, 4.6 if names else 3.2) as figure:
+    down = cache(partial(_down, run, configuration))
+    rows = list(_rows(shown, rates, down, is_timed=_is_timed(configuration)))
+    lines, gaps = _lines(rates), _gaps(configuration, window) if names else []
+    below = max(1.7, 0.3 + 0.3 * len(lines)) if len(lines) > _MOST_LINES else 1.7
+    with canvas(_INCHES, 2.9 + below if names else 3.2) as figure:
         grid = figure.subplots(
-            2 if names else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2][: 1 + bool(names)]
+            2 if names else 1, 1, sharex=True, squeeze=False, height_ratios=[2.5, below][: 1 + bool(names)]
         )
         times, *others = grid[:, 0]
         _draw_times(times, shown)
         for axes in others:
-            _draw_rates(axes, steps, rates_bps, names)
+            (_draw_rows if len(lines) > _MOST_LINES else _draw_rates)(axes, rates.steps, lines)
+            for begin, end in gaps:
+                axes.axvspan(begin - before, end - before, **_GAP)
         for axes in grid[:, 0]:
             for span in faults:
                 if span.begin < window[1] and span.end > window[0]:
@@ -113,20 +125,24 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         _draw_clock(times, configuration, window)
         heading(figure, configuration.title)
         is_within = bool(before) and any((span.begin + before) % 1 for span in faults)
+        are_down = any(link.index in span.links for span in faults for link in rates.links)
         notes = [
-            *_notes(configuration, here, window, has_faults=bool(faults and names), is_within=is_within),
+            *_notes(configuration, here, window, are_down=are_down, is_within=is_within),
             *_costs(run, configuration),
         ]
         over = {span.why: span.first_over for span in faults if span.first_over is not None}
         notes += [why for why, at in over.items() if window[0] - before <= at <= window[1] - before]
         notes += _hidden(_wan_links(configuration), names, used)
-        legend(figure, [*_handles(shown), *([_FAULT] if faults else [])], "\n".join(notes))
+        patches = [_FAULT] * bool(faults) + [Patch(label="no reading: the previous rate", **_GAP)] * bool(gaps)
+        legend(figure, [*_handles(shown), *patches], "\n".join(notes))
     caption = f"Time of each {configuration.collective}{', and the rates of WAN links' if names else ''}: "
     stem = f"{name}-over-time" if configuration.index == 0 else f"{name}-{configuration.index}-over-time"
     return Picture(name=stem, caption=f"{caption}{configuration.label}.", figure=figure, data=csv_text(rows))
 
 
 _FAULT = Patch(facecolor="#EEEEEE", edgecolor=FAINT, hatch="////", label="a fault is in force")
+_GAP: Mapping[str, Any] = {"facecolor": "#F3E3B3", "edgecolor": FAINT, "hatch": "...", "linewidth": 0.0, "zorder": 0}
+"""The look of the collectives in a gap of a trace."""
 
 
 def collective_axis(configuration: Configuration) -> str:
@@ -159,13 +175,34 @@ def _draw_clock(axes: Axes, configuration: Configuration, window: tuple[int, int
     seconds = interval_s(configuration)
     if not seconds:
         return
-    unit_s, unit = time_unit(seconds * window[1])
+    unit_s, unit = _clock_unit(seconds * window[1])
     times: Any = partial(np.multiply, seconds / unit_s), partial(np.multiply, unit_s / seconds)
     above = axes.secondary_xaxis("top", functions=times)
     what = "time in the trace" if configuration.values["conditions.sampler"] == "trace" else "time of the conditions"
     above.set_xlabel(f"{what} ({unit})")
     above.xaxis.set_major_formatter("{x:,.10g}")
     above.xaxis.set_major_locator(_FromZero())
+
+
+def _clock_unit(longest_s: float) -> tuple[float, str]:
+    """Return the unit of a clock that runs for so long."""
+    longer = ((36_000.0, 3600.0, "h"), (600.0, 60.0, "min"))
+    return next(((unit_s, unit) for least_s, unit_s, unit in longer if longest_s >= least_s), time_unit(longest_s))
+
+
+def _gaps(configuration: Configuration, window: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the drawn collectives in which a rate holds for longer than usual, as a trace lacks rows: the first of
+    each sequence, and the one after its last."""
+    if _is_timed(configuration):
+        return []
+    try:
+        trace = trace_of(sampler(configuration.fabric, configuration.conditions, seed=configuration.seed))
+    except ConditionsError:  # the file is missing
+        return []
+    within = sorted(number for number in (trace.in_gaps_of(window[1]) if trace else ()) if number >= window[0])
+    begins = [number for before, number in pairwise([-2, *within]) if number > before + 1]
+    ends = [number + 1 for number, after in pairwise([*within, math.inf]) if after > number + 1]
+    return list(zip(begins, map(int, ends), strict=True))
 
 
 def _is_timed(configuration: Configuration) -> bool:
@@ -193,14 +230,15 @@ def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows])
         ends = [_end(one, point, seconds) for one, point in zip(alike, measured or points, strict=True)]
         lasts_s = seconds or max((_time_s(point, fault.first) for point in measured or points), default=0.0)
         share = min(1.0, fault.after_s / lasts_s) if fault.after_s and lasts_s else 0.0
-        begin = fault.first - before + share
+        about: dict[str, Any] = {"what": fault.what, "begin": fault.first - before + share, "end": max(ends) - before}
+        about["links"] = links_of_fault(configuration.fabric, fault)
         if min(ends) == max(ends):
-            yield Span(what=fault.what, begin=begin, end=max(ends) - before)
+            yield Span(**about)
             continue
         modes = {point.mode: end for end, point in zip(ends, measured or points, strict=True)}
         first = sorted((mode for mode, end in modes.items() if end == min(ends)), key=place_of)
         why = _why_over(fault, first, has_lost=_has_lost(run, configuration, first))
-        yield Span(what=fault.what, begin=begin, end=max(ends) - before, first_over=min(ends) - before, why=why)
+        yield Span(**about, first_over=min(ends) - before, why=why)
 
 
 def _why_over(fault: DeclaredFault, modes: Sequence[str], *, has_lost: bool) -> str:
@@ -279,17 +317,29 @@ def _hidden(links: Sequence[LogicalLink], names: Sequence[str], used: Counter[in
         yield f"{len(names)} of {len(links)} WAN links are shown: {which}."
 
 
-def _rates(
-    run: Run, configuration: Configuration, window: tuple[int, int], used: Counter[int]
-) -> tuple[Floats, Floats, list[str]]:
-    """Return where on the axis of collectives rates begin to hold, [S], the rates [S, links] bit/s, and the links.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Rates:
+    """The rates of the WAN links that are drawn.
 
-    The links are those of the WAN that are used and whose rates change, then those that are used most often: a link
-    that is always the same explains no time. There are none if the conditions can neither be drawn again nor are
-    stored.
+    They hold from `steps` on, [S] on the axis of collectives, as `conditions_bps`, [S, links] bit/s without the faults,
+    and `drawn_bps`, 0 where a fault has taken a link down.
+    """
+
+    steps: Floats
+    conditions_bps: Floats
+    drawn_bps: Floats
+    links: Sequence[LogicalLink]
+
+
+def _rates(
+    run: Run, configuration: Configuration, window: tuple[int, int], used: Counter[int], faults: Sequence[Span]
+) -> _Rates:
+    """Return the rates of the links that are drawn: those of the WAN that are used and whose rates change, then those
+    that are used most often. A link that is always the same explains no time. There are none if the conditions can
+    neither be drawn again nor are stored.
     """
     links = [link for link in _wan_links(configuration) if used[link.index] or not used]
-    none = np.empty(0), np.empty((0, 0)), list[str]()
+    none = _Rates(steps=np.empty(0), conditions_bps=np.empty((0, 0)), drawn_bps=np.empty((0, 0)), links=())
     if not links:
         return none
     try:
@@ -303,11 +353,32 @@ def _rates(
             return none
         wide = stored.pivot_table(index="collective", columns="link", values="rate_bps")
         steps, rates_bps = np.asarray(wide.index, dtype=np.float64) - 0.5, wide.to_numpy(dtype=np.float64)
-    changes = (rates_bps != rates_bps[:1]).any(axis=0)
+    steps, rates_bps = _at_faults(steps, rates_bps, faults, window[1])
+    drawn_bps = rates_bps.copy()
+    for span in faults:
+        drawn_bps[np.ix_((steps >= span.begin) & (steps < span.end), np.array(span.links, dtype=np.int64))] = 0.0
+    changes = (drawn_bps != drawn_bps[:1]).any(axis=0)
     chosen = sorted(links, key=lambda link: (not changes[link.index], -used[link.index], link.index))[:_LINKS]
-    kept = sorted(link.index for link in chosen)
-    names = {link.index: link.name for link in links}
-    return steps, rates_bps[:, kept], [names[index] for index in kept]
+    chosen.sort(key=lambda link: link.index)
+    kept = [link.index for link in chosen]
+    return _Rates(steps=steps, conditions_bps=rates_bps[:, kept], drawn_bps=drawn_bps[:, kept], links=chosen)
+
+
+def _at_faults(
+    steps: npt.NDArray[Any], rates_bps: Floats, faults: Sequence[Span], end: int
+) -> tuple[npt.NDArray[Any], Floats]:
+    """Return the steps and the rates from them on, with a step of its own where a link goes down or comes back."""
+    for at in sorted({at for span in faults if span.links for at in (span.begin, span.end)}):
+        if steps[0] < at < end and at not in steps:
+            place = int(np.searchsorted(steps, at))
+            steps, rates_bps = np.insert(steps, place, at), np.insert(rates_bps, place, rates_bps[place - 1], axis=0)
+    return steps, rates_bps
+
+
+def _down(run: Run, configuration: Configuration, engine: str, mode: str, number: int) -> frozenset[int]:
+    """Return the links that are down when a collective of a point begins."""
+    faults = of_point(run, configuration, engine, mode)
+    return frozenset(dead_links(configuration.fabric, dead_cables(configuration.fabric, faults, number)))
 
 
 def _drawn(configuration: Configuration, window: tuple[int, int]) -> tuple[npt.NDArray[Any], Floats]:
@@ -343,22 +414,51 @@ def _follow(number: npt.NDArray[Any]) -> bool:
     return bool((np.diff(number) == 1).all())
 
 
-def _draw_rates(axes: Axes, steps: Floats, rates_bps: Floats, names: Sequence[str]) -> None:
-    """Draw a line for each link, or one for links that always have the same rate, whose label names all of them."""
+def _lines(rates: _Rates) -> dict[str, Floats]:
+    """Return the lines of rates by name, [S] Gbit/s: one for links that always have the same rate."""
     equal: dict[bytes, list[int]] = {}
-    for index in range(len(names)):
-        equal.setdefault(rates_bps[:, index].tobytes(), []).append(index)
-    for number, alike in enumerate(equal.values()):
+    for index in range(len(rates.links)):
+        equal.setdefault(rates.drawn_bps[:, index].tobytes(), []).append(index)
+    named = {}
+    for alike in equal.values():
+        name = list_first(in_short([rates.links[index].name for index in alike]), _NAMED)
+        named[name] = rates.drawn_bps[:, alike[0]] / 1e9
+    return named
+
+
+def _draw_rates(axes: Axes, steps: Floats, lines: Mapping[str, Floats]) -> None:
+    """Draw a few lines on one axis, with their names above."""
+    ends = np.append(steps, steps[-1] + 1)
+    for number, (name, rates) in enumerate(lines.items()):
         look = {"linewidth": 1.1} | dashed_style(number)
-        ends, rates = np.append(steps, steps[-1] + 1), rates_bps[:, alike[0]]
-        label = ", ".join(names[index] for index in alike)
-        axes.step(ends, np.append(rates, rates[-1:]) / 1e9, where="post", label=label, **look)
+        axes.step(ends, np.append(rates, rates[-1:]), where="post", label=name, **look)
     axes.set_ylabel("rate (Gbit/s)")
-    axes.set_ylim(bottom=0)
-    longest = max(len(name) for name in axes.get_legend_handles_labels()[1])
-    columns = max(1, min(len(equal), int((_INCHES - 0.7) / (0.4 + 0.064 * longest))))
+    highest = max(float(rates.max()) for rates in lines.values())
+    has_dead = any(float(rates.min()) == 0 for rates in lines.values())  # whose line the axis would hide
+    axes.set_ylim(-0.06 * highest if has_dead else 0, 1.06 * highest)
+    size_pt = legible_pt(axes.figure.figure, 7.5)
+    character = 0.6 * size_pt / 72
+    columns = max(1, min(len(lines), int((_INCHES - 0.7) / (0.5 + character * max(map(len, lines))))))
     where: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "columnspacing": 1, "handlelength": 1.6}
-    axes.legend(fontsize=6.5, ncols=columns, **where)
+    axes.legend(fontsize=size_pt, ncols=columns, **where)
+
+
+def _draw_rows(axes: Axes, steps: Floats, lines: Mapping[str, Floats]) -> None:
+    """Draw each line in a row of its own, from 0 to the highest rate of all: on one axis they would cross."""
+    ends, highest = np.append(steps, steps[-1] + 1), max(float(rates.max()) for rates in lines.values())
+    for row, rates in enumerate(lines.values()):
+        height = len(lines) - 1 - row + _ROW_HEIGHT * np.append(rates, rates[-1:]) / (highest or 1.0)
+        axes.fill_between(ends, len(lines) - 1 - row, height, step="post", color=_OF_ROWS, alpha=0.35, linewidth=0)
+        axes.step(ends, height, where="post", color=_OF_ROWS, linewidth=0.9)
+        axes.axhline(len(lines) - 1 - row, color=FAINT, linewidth=0.6)
+    axes.set_yticks(np.arange(len(lines))[::-1] + 0.4, lines, fontsize=legible_pt(axes.figure.figure, 7.5), color=INK)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(0, len(lines))
+    axes.set_ylabel(f"rates: a row has\n0 to {highest:,.3g} Gbit/s")
+    axes.grid(False)
+
+
+_ROW_HEIGHT, _OF_ROWS = 0.82, "#2A64A0"
 
 
 def _handles(shown: Shown) -> list[Line2D]:
@@ -379,12 +479,12 @@ def _notes(
     points: Sequence[PointRows],
     window: tuple[int, int],
     *,
-    has_faults: bool,
+    are_down: bool,
     is_within: bool,
 ) -> Iterator[str]:
     """Yield how to read the figure, and what it leaves out."""
     is_measured = any(point.engine == "emulation" for point in points)
-    rates = " Rates are those without the faults." if has_faults else ""
+    rates = " A link that is down has the rate 0." if are_down else ""
     lines = ["Lines: predicted"] * any(point.engine == "model" or _follow(point.number) for point in points)
     yield "; ".join([*lines, *["markers: measured"] * is_measured]).capitalize() + f".{rates}"
     if is_within:
@@ -431,14 +531,10 @@ def _cost(fault: FaultResult, cost_s: float) -> str:
 
 
 def _rows(
-    shown: Shown,
-    steps: Floats,
-    rates_bps: Floats,
-    names: Sequence[str],
-    *,
-    is_timed: bool,
+    shown: Shown, rates: _Rates, down: Callable[[str, str, int], frozenset[int]], *, is_timed: bool
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the figure's data: a row for each collective of each point, with the rates under which it begins."""
+    """Yield the figure's data: a row for each collective of each point, with the rates under which it begins, 0 of
+    links that are `down` then at this point."""
     for point, rows in shown:
         about = {"engine": point.engine, "setting": point.configuration.index, "mode": point.mode}
         for number, time_s, predicted_s in zip(
@@ -448,6 +544,11 @@ def _rows(
             strict=True,
         ):
             at = number if is_timed else number - 0.5
-            row = int(np.searchsorted(steps, at, side="right")) - 1
-            rates = {f"rate_bps {name}": rates_bps[row, index] for index, name in enumerate(names)} if row >= 0 else {}
-            yield about | {"collective": number, "completion_s": time_s, "predicted_s": predicted_s} | rates
+            row = int(np.searchsorted(rates.steps, at, side="right")) - 1
+            dead = down(point.engine, point.mode, number) if rates.links else ()
+            cells = {
+                f"rate_bps {link.name}": 0.0 if link.index in dead else rates.conditions_bps[row, index]
+                for index, link in enumerate(rates.links)
+                if row >= 0
+            }
+            yield about | {"collective": number, "completion_s": time_s, "predicted_s": predicted_s} | cells

@@ -51,8 +51,7 @@ def steps(results: Sequence[StepsOfRun], title: str) -> Picture:
     """Draw the step time of a program against a swept key, a line for each combination of the others, and how much of
     it is computing.
 
-    The key is the last one of quantities, or else the last one. No line joins values of the latter, nor those of a
-    logarithmic axis, on which a straight line would be no step time.
+    The key is the last one of quantities, or else the last one. No line joins values of the latter.
     """
     known = [(one.values, one.step_s, one.computing) for one in results if one.step_s is not None]
     counts = sorted({one.number for one in results if one.step_s is not None})
@@ -76,10 +75,10 @@ def steps(results: Sequence[StepsOfRun], title: str) -> Picture:
         for index, (name, spots) in enumerate(lines.items()):
             look = line_style(index) if others != ["mode"] else marker(name, measured=True) | line(name)
             look |= {"markersize": max(4.0, 9.0 - 1.5 * index)}  # markers that coincide are all seen
-            look |= {"linestyle": "none"} if axis.is_log or not axis.is_numeric else {}
+            look |= {} if axis.is_numeric else {"linestyle": "none"}
             axes.plot(*zip(*sorted(spots), strict=True), label=name, **look)
             if name in computing:
-                look |= {"markerfacecolor": "none", "markeredgecolor": look["color"], "linestyle": "none"}
+                look |= {"markerfacecolor": "none", "markeredgecolor": look["color"], "linewidth": 0.7}
                 axes.plot(*zip(*sorted(computing[name]), strict=True), label="_", **look)
         axis.draw(axes, inches=_STEPS_INCHES)
         axes.grid(True, axis="both")

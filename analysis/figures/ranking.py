@@ -24,7 +24,7 @@ from analysis.figures.comparison import (
     row_of,
     subject_of,
 )
-from analysis.figures.output import Picture, canvas, csv_text, heading, log_ticks
+from analysis.figures.output import Picture, balanced, canvas, csv_text, heading, log_ticks
 from analysis.figures.run_points import Configuration, FigureGroup, Points
 from analysis.figures.style import INK, marker, typical_unit
 from analysis.statistics.contests import is_rivalry
@@ -32,7 +32,7 @@ from analysis.statistics.intervals import Interval, reasons
 from analysis.statistics.number_words import fixed
 
 _INCHES = 3.3  # a column of a paper
-_LABEL_WIDTH = 24  # the most characters in a line of a row's label
+_LABEL_WIDTH = 25  # the most characters in a line of a row's label
 _NOTE_WIDTH, _TITLE_WIDTH = 58, 32  # characters in a line below all panels, and of a panel's title
 _ROW, _LINE, _PANEL = 0.19, 0.11, 0.5  # inches of a row, of a further line of its label, and of the rest of a panel
 _MAX_ROWS = 48  # in one figure; further panels get further figures
@@ -62,6 +62,12 @@ class Panel(NamedTuple):
     def means_s(self) -> list[float]:
         """The mean times of all rows."""
         return [one.summary.mean_s.value for row in self.rows for one in row.estimates]
+
+    @property
+    def end_s(self) -> float:
+        """The longest time that is drawn: a mean, or the end of its interval."""
+        drawn = [row.estimates[0].summary.mean_s.high for row in self.rows]
+        return max([*self.means_s, *(high for high in drawn if not math.isnan(high))])
 
 
 def parts_of(name: str, group: FigureGroup) -> Iterator[tuple[str, tuple[Configuration, ...]]]:
@@ -93,10 +99,13 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
     is_shared = max(means_s) <= _WIDE * min(means_s)
     inches = [_PANEL + sum(_ROW + _LINE * row.label.count("\n") for row in panel.rows) for panel in all_panels]
     about_rounds = fill(rounds_note(group), _NOTE_WIDTH).count("\n") + has_rounds(group)
+    ends_s = [panel.end_s for panel in all_panels]
     with canvas(_INCHES, 1.0 + _LINE * about_rounds + sum(inches)) as figure:
         grid = figure.subplots(len(all_panels), 1, squeeze=False, sharex=is_shared, height_ratios=inches)[:, 0]
         for axes, panel in zip(grid, all_panels, strict=True):
             _draw(axes, panel, group, unit_s, over, is_log=is_log)
+            if not is_log:
+                axes.set_xlim(0, 1.08 * (max(ends_s) if is_shared else panel.end_s) / unit_s)
             axes.tick_params(labelbottom=True)
         mean = f"mean time{' of a round' * has_rounds(group)} ({unit}){', logarithmic' * is_log}"
         grid[-1].set_xlabel(mean, fontsize=8)
@@ -143,7 +152,7 @@ def _panels(
         title = [", ".join(f"{group.key_words(key)} {first.words(key)}" for key in keys)]
         title += [] if is_alone else [subject_of(comparison, group)]
         if rows:
-            yield Panel("\n".join(fill(part, _TITLE_WIDTH) for part in title if part), tuple(rows))
+            yield Panel("\n".join(balanced(part, _TITLE_WIDTH) for part in title if part), tuple(rows))
 
 
 def _label(group: FigureGroup, name: str) -> str:
@@ -170,8 +179,6 @@ def _draw(axes: Axes, panel: Panel, group: FigureGroup, unit_s: float, over: str
         axes.set_xscale("log")
         log_ticks(axes.xaxis)
         axes.margins(x=0.08)
-    else:
-        axes.set_xlim(0, 1.08 * max(axes.get_xlim()[1], max(means_s) / unit_s))
     axes.set_yticks(range(len(panel.rows)), [row.label for row in panel.rows])
     axes.set_ylim(len(panel.rows) - 0.4, -0.6)
     axes.tick_params(labelsize=7)

@@ -6,7 +6,7 @@ of its configurations; other modules do the drawing.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from analysis.statistics.intervals import Numbers, Series, series_of
 from analysis.statistics.jobs_in_words import (
     BACKGROUND,
     COLLECTIVE_NAMES,
+    JOINED,
     REQUESTS,
     all_words_of,
     amount_of,
@@ -38,7 +39,7 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.maps import read_wan
 from topologies.fabric.ports import links_in_grain
-from topologies.units import format_delay, format_rate_range, format_size
+from topologies.units import format_delay, format_rate_range, format_size, parse_delay_s
 
 Floats = npt.NDArray[np.float64]
 
@@ -144,6 +145,9 @@ _MAX_FACETS = 8  # values of a second swept key up to which it has panels in one
 MAX_LINES = 7
 """Lines, or groups of bars, up to which they can be told apart in one panel; of more, each gets a row (`ranking`)."""
 _TABLES = ("class", "fault")
+_FEW = 2  # jobs of a name that are named one by one
+_WAN_DELAY = re.compile(r"WAN (links of )?[\d.]+ (µs|ms|s)\b")
+_KNOWLEDGE, _AGED = "control.knowledge", re.compile(r"stale (?P<count>\d+)|stale (?P<time>.* ?s)")
 _KEPT = "te.every"  # a number of collectives, or a time in seconds
 
 
@@ -225,7 +229,8 @@ class Configuration:
         """Whether collective.chunk has an effect: not in training, and not if every job has a size of its own."""
         jobs = self.values.get("job")
         if jobs:
-            return any(job.keys().isdisjoint(("chunk", "size", "rate", "schedule", "requests")) for job in jobs)
+            own = ("chunk", "size", "rate", "schedule", "requests")
+            return any(job.get("kind") != "training" and job.keys().isdisjoint(own) for job in jobs)
         return self.kind != "training"
 
     @property
@@ -292,7 +297,7 @@ class Configuration:
         told = self.label.split(", ")
         delays = _delays_words([self]) if len(self.value("fabric.gpus")) > 1 else ""
         wan = [f"WAN links of {delays}"] if delays and not {delays, f"WAN {delays}"} & {*told} else []
-        return ", ".join([self.label, *wan, *untold([self.rates], told)])
+        return ", ".join(_with_wan_rate([*told, *wan], untold([self.rates], told)))
 
     @property
     def conditions(self) -> ConditionsSpec:
@@ -366,7 +371,11 @@ def _swept(configurations: Sequence[Configuration]) -> Iterable[str]:
 def told(key: str, values: Sequence[Any], otherwise: Sequence[str] = ()) -> list[str]:
     """Return these values of a key in words, so that different ones have different words: those of labels, `otherwise`,
     or at last numbers."""
-    told = told_apart([jobs or () for jobs in values]) if key == JOBS else [words(key, value) for value in values]
+    told = [words(key, value) for value in values]
+    if key == JOBS:
+        told = told_apart([jobs or () for jobs in values])
+        short = list(map(_with_ranges, told))
+        told = short if len({*short}) == len({*told}) else told
     if len({*told}) < len({*map(repr, values)}) and key in _TABLES:
         told = [", ".join(map(_whole, value)) or "none" for value in values]
     elif len({*told}) < len({*map(repr, values)}) and all(otherwise):
@@ -379,6 +388,21 @@ def told(key: str, values: Sequence[Any], otherwise: Sequence[str] = ()) -> list
         text if len(numbers[text]) == 1 else f"{text} (no. {numbers[text].index(repr(value)) + 1})"
         for text, value in zip(told, values, strict=True)
     ]
+
+
+def _with_ranges(jobs: str) -> str:
+    """Return jobs in words with three or more of a name and successive numbers as one: "train + gather0-4"."""
+    runs: list[tuple[str, list[str]]] = []  # a name, and the words of its jobs
+    for text in jobs.split(JOINED):
+        stem = text.rstrip("0123456789")
+        alike = runs[-1][1] if runs and stem not in ("", text) and runs[-1][0] == stem else []
+        if alike and int(text[len(stem) :]) == int(alike[-1][len(stem) :]) + 1:
+            alike.append(text)
+        else:
+            runs.append((stem, [text]))
+    return JOINED.join(
+        f"{alike[0]}-{alike[-1][len(stem) :]}" if len(alike) > _FEW else JOINED.join(alike) for stem, alike in runs
+    )
 
 
 def _values_at(stored: Mapping[str, Any]) -> tuple[Value, ...]:
@@ -528,6 +552,9 @@ class FigureGroup:
     @property
     def x_label(self) -> str:
         """The label of the x axis."""
+        if self.across == _KNOWLEDGE and self.is_numeric:
+            is_count = all(tick.isdecimal() for tick in self.axis.ticks)
+            return f"age of the known rates{' (collectives)' * is_count}"
         return self.key_words(self.across)
 
     def key_words(self, key: str) -> str:
@@ -567,9 +594,10 @@ class FigureGroup:
     def axis(self) -> SweptAxis:
         """The x axis: the values of `across`, numeric if these are two or more different quantities of one unit."""
         values = {one.words(self.across): one.value(self.across) for one in self.configurations}
-        is_mixed = self.across == _KEPT and len({type(value) for value in values.values()}) > 1
-        numbers = [None if is_mixed else number_of(self.across, value) for value in values.values()]
-        return swept_axis(list(values), numbers)
+        axis = swept_axis(list(values), numbers_of(self.across, list(values.values())))
+        if not (axis.is_numeric and self.across == _KNOWLEDGE):
+            return axis
+        return axis._replace(ticks=tuple("0" if one == "oracle" else one.removeprefix("stale ") for one in values))
 
     @property
     def ticks(self) -> tuple[str, ...]:
@@ -613,7 +641,7 @@ class FigureGroup:
         shared = [*jobs, *(text for text in first.further if all(text in one.further for one in self.configurations))]
         told = [*shared, *(value.words for value in first.at)]
         rates = untold([one.rates for one in self.configurations], told)
-        return ", ".join([*titled, *rates, *shared])
+        return ", ".join([*_with_wan_rate(titled, rates), *shared])
 
     def _titled(self, key: str) -> str:
         """Return the value of a key that all configurations share, in words; "" if it need not be mentioned."""
@@ -638,6 +666,17 @@ class FigureGroup:
         return known.get(key, f"{self.key_words(key)} {text}")
 
 
+def _with_wan_rate(parts: Sequence[str], rates: Sequence[str]) -> list[str]:
+    """Return parts of a title with these rates, where the WAN's delay has its rate beside it: "WAN 5 ms and 25
+    Gbit/s"."""
+    delay = next((at for at, part in enumerate(parts) if _WAN_DELAY.match(part)), None)
+    of_wan = next((rate for rate in rates if rate.startswith("WAN ")), None)
+    if delay is None or of_wan is None:
+        return [*parts, *rates]
+    joined = f"{parts[delay]} and {of_wan.removeprefix('WAN ')}"
+    return [*parts[:delay], joined, *parts[delay + 1 :], *(rate for rate in rates if rate != of_wan)]
+
+
 def _delays_words(with_wan: Sequence[Configuration]) -> str:
     """Return the delays of all WAN links of these configurations in words: "10 µs", or "10 µs to 5 ms"."""
     shortest_s, longest_s = zip(*(one.wan_delays_s for one in with_wan), strict=True)
@@ -655,28 +694,29 @@ def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
     """
     first = configurations[0]
     axes = {key: len({repr(one.value(key)) for one in configurations}) for key in first.swept}
+    quantities = {key for key in axes if None not in numbers_of(key, [one.value(key) for one in configurations])}
     has_one_mode = all(len(one.values.get("run.modes", ())) == 1 for one in configurations)
 
     def rank(key: str) -> tuple[int, ...]:
-        is_quantity, is_line = number_of(key, first.value(key)) is not None, has_one_mode and is_choice(key)
+        is_quantity, is_line = key in quantities, has_one_mode and is_choice(key)
         return not is_quantity, is_line and not is_quantity, key in SEEDS, -axes[key], is_line
 
     is_chunk = first.values.get("collective.size") is None
     across, *others = sorted(axes, key=rank) or ["collective.chunk" if is_chunk else "collective.size"]
-    compared = _compared(others, axes, first) if has_one_mode else ()
+    compared = _compared(others, axes, quantities) if has_one_mode else ()
     left = [key for key in others if key not in compared]
     return grouped(configurations, across, left[0] if left and axes[left[0]] <= _MAX_FACETS else None, compared)
 
 
-def _compared(others: Sequence[str], axes: Mapping[str, int], first: Configuration) -> tuple[str, ...]:
+def _compared(others: Sequence[str], axes: Mapping[str, int], quantities: Collection[str]) -> tuple[str, ...]:
     """Return the keys whose values are lines: of those that are not the x axis, the chosen ones, or else the first.
 
-    There are few lines, or more of a single key, unless its values are quantities that nobody chooses. `axes` has the
-    number of values of each key, and `first` is a configuration.
+    There are few lines, or more of a single key, unless its values are `quantities` that nobody chooses. `axes` has the
+    number of values of each key.
     """
     lines, compared = 1, list[str]()
     for key in [key for key in others if is_choice(key)] or others[:1]:
-        is_series = not is_choice(key) and number_of(key, first.value(key)) is not None
+        is_series = not is_choice(key) and key in quantities
         if lines * axes[key] <= MAX_LINES or not (compared or is_series):
             lines *= axes[key]
             compared.append(key)
@@ -709,6 +749,20 @@ def number_of(key: str, value: Any) -> float | None:
     number = value[0] if is_rate else plain(key, value)
     is_quantity = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
     return float(number) if is_quantity and key not in SEEDS else None
+
+
+def numbers_of(key: str, values: Sequence[Any]) -> list[float | None]:
+    """Return these values of a key as coordinates on one axis: those of `number_of`, and the ages of knowledge, 0 of
+    the true rates. Values of two units have none."""
+    if key == _KEPT and len({type(value) for value in values}) > 1:
+        return [None] * len(values)
+    if key != _KNOWLEDGE:
+        return [number_of(key, value) for value in values]
+    aged = [_AGED.fullmatch(str(value)) for value in values]
+    if len({one.lastgroup for one in aged if one}) > 1:
+        return [None] * len(values)
+    ages = [one and (float(one["count"]) if one["count"] else parse_delay_s(one["time"])) for one in aged]
+    return [0.0 if value == "oracle" else age for age, value in zip(ages, values, strict=True)]
 
 
 def plain(key: str, value: Any) -> Any:

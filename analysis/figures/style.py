@@ -33,17 +33,22 @@ _GAPS = (0, (3, 1.5))
 _DASHES = ("-", _GAPS, (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (8, 3)))
 _WIDER = 1.8  # ratio of the widths of lines once all colours and dashes are used
 
+
+def _style(label: str, **look: Any) -> ModeStyle:
+    return ModeStyle(label=label, **look)
+
+
 _BUILT_IN: Mapping[str, ModeStyle] = MappingProxyType(
     {
-        "base": ModeStyle(label="base (both fixed)", colour="#B4BAC4", hatch="", marker="o", line="-", width=4.2),
-        "ccl": ModeStyle(label="ccl (re-embedded)", colour="#CB7C42", hatch="///", marker="s", line=_GAPS, width=3.0),
-        "wan": ModeStyle(label="wan (paths re-chosen)", colour="#2A64A0", hatch="---", marker="^", line="-", width=2.2),
-        "joint": ModeStyle(label="joint (both)", colour="#371C58", hatch="xxx", marker="D", line=_GAPS, width=1.5),
+        "base": _style("base (nothing re-chosen)", colour="#B4BAC4", hatch="", marker="o", line="-", width=4.2),
+        "ccl": _style("ccl (placement re-chosen)", colour="#CB7C42", hatch="///", marker="s", line=_GAPS, width=3.0),
+        "wan": _style("wan (paths re-chosen)", colour="#2A64A0", hatch="---", marker="^", line="-", width=2.2),
+        "joint": _style("joint (both re-chosen)", colour="#371C58", hatch="xxx", marker="D", line=_GAPS, width=1.5),
     }
 )
 
-_PATHS = {"single": "both fixed", "ecmp": "hashed paths", "spray": "sprayed paths", "te": "tunnels"}
-"""What base does, by the fabric's routing."""
+_PATHS = {"ecmp": "hashed", "spray": "sprayed", "te": "in tunnels"}
+"""How a routing leads the flows of base, if not each over its one path."""
 
 _LINES = tuple(zip(
     ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#888888",
@@ -106,13 +111,13 @@ def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, 
 
 def name_modes(names: Iterable[str], routings: Collection[str] | None = None) -> None:
     """Set `MODE_STYLES` for a run: the built-in modes, then one from a cycle for each other policy, in this order. The
-    label of base tells how the routing of all configurations leads its flows, and nothing if there are several; without
-    `routings` it stays as it is."""
+    label of base tells how the routing of all configurations leads its flows, if they have one; without `routings` it
+    stays as it is."""
     others = [name for name in dict.fromkeys(names) if name not in _BUILT_IN]
     base = MODE_STYLES["base"]
     if routings is not None:
-        routing = next(iter(routings)) if len(routings) == 1 else ""
-        base = replace(base, label=f"base ({_PATHS[routing]})" if routing in _PATHS else "base")
+        how = _PATHS.get(next(iter(routings)), "") if len(routings) == 1 else ""
+        base = replace(base, label=_BUILT_IN["base"].label.replace(")", f", paths {how})" if how else ")"))
     MODE_STYLES.clear()
     MODE_STYLES.update({**_BUILT_IN, "base": base})
     for index, name in enumerate(others):

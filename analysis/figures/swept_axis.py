@@ -8,17 +8,19 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 _APART = 4.0  # ratio of the highest to the lowest number above which the axis is logarithmic
-_WIDE = 8.0  # the same ratio without the lowest one, 0, above which no axis shows all of them
+_WIDE = 20.0  # the same ratio without the lowest one, 0, above which no axis shows all of them
 _PER_INCH = 13.0  # characters of a tick's label in an inch
 
 
 class SweptAxis(NamedTuple):
-    """The x coordinate and the label of each value; lines join values only if they are numbers (`is_numeric`)."""
+    """The x coordinate and the label of each value; lines join values only if they are numbers (`is_numeric`). `ticks`
+    are written in place of the labels, if there are any."""
 
     x: tuple[float, ...]
     labels: tuple[str, ...]
     is_numeric: bool
     is_log: bool
+    ticks: tuple[str, ...] = ()
 
     def draw(self, axes: Axes, *, inches: float) -> None:
         """Set the scale and the ticks of an axis that is so wide, without labels that would overlap."""
@@ -26,7 +28,8 @@ class SweptAxis(NamedTuple):
             axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         chosen = _apart(self, inches) if self.is_numeric else range(len(self.x))
-        axes.set_xticks([self.x[index] for index in chosen], [self.labels[index] for index in chosen])
+        written = self.ticks or self.labels
+        axes.set_xticks([self.x[index] for index in chosen], [written[index] for index in chosen])
 
 
 def swept_axis(labels: Sequence[str], numbers: Sequence[float | None]) -> SweptAxis:
@@ -48,8 +51,8 @@ def _apart(axis: SweptAxis, inches: float) -> list[int]:
     """Return the indices of the values whose labels do not overlap, from the left."""
     scaled = [math.log(x) for x in axis.x] if axis.is_log else axis.x
     character = (max(scaled) - min(scaled)) / (_PER_INCH * inches)
-    chosen: list[int] = []
+    chosen, written = list[int](), axis.ticks or axis.labels
     for index in sorted(range(len(scaled)), key=scaled.__getitem__):
-        if not chosen or scaled[index] - scaled[chosen[-1]] >= character * len(axis.labels[index]):
+        if not chosen or scaled[index] - scaled[chosen[-1]] >= character * len(written[index]):
             chosen.append(index)
     return chosen

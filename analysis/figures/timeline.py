@@ -65,7 +65,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
                     empty.set_axis_off()
                     empty.set_in_layout(False)
         heading(figure, f"{first.configuration.title}: {first.words}")
-        lines = _explanation(shown, "number and shade" if has_numbers else "shade")
+        lines = _explanation(shown, "shade, and its number where there is room" if has_numbers else "shade")
         if any(one.failing for one in shown):
             lines.append("Dotted: a link goes down.")
         if any(name.startswith(AFTER) for one in shown for name in one.costs):
@@ -119,14 +119,14 @@ def _explanation(collectives: Sequence[Collective], marks: str) -> list[str]:
         return [
             "A bar: a chunk in transit over a ring edge, from the first bit sent to the last received. "
             f"Its {marks}: the rank where it started.",
-            f"{grey}Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: completion.",
+            f"{grey}Right: the rate of the edge's slowest link, the lowest in bold. Dashed: completion.",
             critical,
         ]
     has_blocks = configuration.kind in _NUMBERS and any(timed.block >= 0 for timed in one.transfers)
     numbers = f" Its {marks}: {_NUMBERS[configuration.kind]}." if has_blocks else ""
     lines = [
         f"A bar: a message in transit, from the first bit sent to the last received.{numbers}",
-        f"{grey}Right: the rate of the flow's slowest link; the slowest flow in bold. Dashed: completion.",
+        f"{grey}Right: the rate of the flow's slowest link, the lowest in bold. Dashed: completion.",
         critical,
     ]
     if any(one.spans for one in collectives):

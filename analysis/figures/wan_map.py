@@ -18,7 +18,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective_detail import Collective
-from analysis.figures.fabric import FAILING, failing_note, overlap
+from analysis.figures.fabric import DOWN, FAILING, down_note, failing_note, overlap
 from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
 from analysis.figures.style import FAINT, INK, UTILISATION
 from topologies.fabric.fabric import Fabric
@@ -57,7 +57,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             figure,
             f"Colour and width: utilisation, the bits sent over the link / ({bandwidth} x completion time).\n"
             "Arrows: paths in use; each direction is drawn on its right-hand side. Squares: nodes with sites. "
-            f"Dots: transit nodes.{more}{failing_note(collectives)}",
+            f"Dots: transit nodes.{more}{down_note(collectives)}{failing_note(collectives)}",
         )
     caption = f"Map of the WAN under {first.words}, of {label}: utilisation and the paths in use."
     return Picture(name=f"{name}-map", caption=caption, figure=figure, data=_data(collectives))
@@ -95,7 +95,7 @@ def utilisation(one: Collective) -> Mapping[int, float]:
 
 def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]], across: float) -> None:
     fabric, used = one.configuration.fabric, utilisation(one)
-    lines, widths, colours, failing = [], [], [], []
+    lines, widths, colours, failing, down = [], [], [], [], []
     for link in links_in_grain(fabric).all:
         if link.src not in placed or link.dst not in placed:
             continue  # a link within a site, or between a border router and its node, has no length on the map
@@ -108,6 +108,7 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
         widths.append(_THIN + (_THICK - _THIN) * share if share else 0.6)
         colours.append(UTILISATION(share) if share else FAINT)
         failing += [line] * (link.index in one.failing)
+        down += [line] * (link.index in one.down)
         if share:
             tail, tip = (tuple(line[0] + part * (line[1] - line[0])) for part in (0.45, 0.6))
             axes.add_patch(
@@ -115,6 +116,7 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
             )
     axes.add_collection(LineCollection(lines, linewidths=widths, colors=colours, zorder=2))
     axes.add_collection(LineCollection(failing, **FAILING))
+    axes.add_collection(LineCollection(down, **DOWN))
     _nodes(axes, fabric, placed, _WIDTH / (1.25 * across))
     axes.set_aspect("equal")
     axes.margins(0.09)

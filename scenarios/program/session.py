@@ -13,14 +13,13 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, BinaryIO
 
 from rich.console import Console, Group
@@ -627,7 +626,7 @@ def _computing(result: Mapping[str, Any]) -> tuple[str, float] | None:
     and no more."""
     if slowest_steps := _computing_of_steps(result):
         rank, share = slowest_steps
-        return f"rank {rank}'s steps", share
+        return f"rank {rank}'s median step", share
     ranks = [one for one in result["ranks"] if one["computed_s"] and one["end_s"]]
     took_s = {one["rank"]: one["end_s"] - (one["start_s"] or 0.0) for one in ranks}
     if not ranks or max(took_s.values()) <= 0:
@@ -638,15 +637,19 @@ def _computing(result: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def _computing_of_steps(result: Mapping[str, Any]) -> tuple[int, float] | None:
-    """Return the rank whose steps took longest of those that computed in them, and the share of their time in which it
-    did; None if it is not known of the slowest rank of all."""
+    """Return the rank whose steps took longest of those that computed in them, and the time in which it did per step as
+    a share of its median step, beside which it is told; None if it is not known of the slowest rank of all."""
     shares = {one["rank"]: one["computed_of_steps"] for one in result["ranks"]}
-    took_s = Counter[int]()
+    steps_s = dict[int, list[float]]()
     for rank, _, step_s in result["steps"]:
-        took_s[rank] += step_s
+        steps_s.setdefault(rank, []).append(step_s)
+    took_s = {rank: sum(own) for rank, own in steps_s.items()}
     slowest = max(took_s, key=lambda rank: (round(took_s[rank], 9), shares[rank] is not None, -rank), default=None)
     share = None if slowest is None else shares[slowest]
-    return None if slowest is None or share is None else (slowest, share)
+    if slowest is None or share is None:
+        return None
+    computed_s, step_s = share * mean(steps_s[slowest]), median(steps_s[slowest])
+    return slowest, min(1.0, computed_s / step_s) if step_s else share
 
 
 def rates_notes(configs: Iterable[Scenario]) -> list[str]:

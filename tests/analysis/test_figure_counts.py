@@ -59,12 +59,12 @@ def test_panels_of_very_different_times_have_one_unit(tmp_path):
     }
     overrides |= {"sweep.collective.algorithm": ["ring", "direct"], "sweep.collective.size": sizes}
     run = write_run(tmp_path / "run", overrides=overrides, modelled=9, engines=("model",))
-    assert {unit_of(axes.get_xlabel()) for axes in plot(run, "cdf").axes} == {"ms"}
+    assert {unit_of(axes.get_xlabel()) for axes in plot(run, "cdf").axes if axes.axison} == {"ms"}
     bandwidth = plot(run, "busbw").axes[0]
     assert unit_of(bandwidth.get_xlabel()) == "MB"
     bandwidth.figure.draw_without_rendering()
     shown = [label.get_text() for label in bandwidth.get_xticklabels() if label.get_text()]
-    assert {"0.1", "1", "100"} <= {*shown}
+    assert shown == ["0.01", "1", "512"]
     periods = {
         "sweep.collective.reembed_every": [1, 5],
         "sweep.collective.chunk": ["1 kB", "64 MB"],

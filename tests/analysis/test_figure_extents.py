@@ -126,7 +126,7 @@ def test_a_white_edge_covers_no_bar_of_a_timeline(tmp_path):
     sides = [path.get_extents(bars.get_transform()) for path in bars.get_paths()]
     least = [min(box.width, box.height) / points for box in sides]
     is_white = [tuple(edge[:3]) == (1, 1, 1) for edge in bars.get_edgecolors()]
-    assert len(least) == len(is_white) and min(least) < 0.5
+    assert len(least) == len(is_white) and min(least) < 0.7
     assert all(size > 3 * bars.get_linewidths()[0] for size, white in zip(least, is_white, strict=True) if white)
 
 

@@ -21,6 +21,7 @@ from matplotlib.colors import to_hex
 from analysis.figures import __main__ as figures
 from analysis.figures.__main__ import draw, main
 from analysis.figures.fabric import NODE, Curves, positions
+from analysis.figures.output import balanced
 from analysis.figures.run_points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
 from analysis.report.__main__ import write
@@ -198,6 +199,8 @@ def group_of(key, values):
         ("control.delay", [0.001, 0.002], {"1 ms": 0.001, "2 ms": 0.002}, False),
         ("te.every", [0.1, 0.2], {"100 ms": 0.1, "200 ms": 0.2}, False),
         ("fabric.wan_loss", [0.0, 1e-5, 1e-3], {"0": 0, "1e-05": 1, "0.001": 2}, False),
+        ("control.knowledge", ["oracle", "stale 1", "stale 14"], {"oracle": 0, "stale 1": 1, "stale 14": 14}, False),
+        ("control.knowledge", ["stale 5 ms", "stale 1 s"], {"stale 5 ms": 0.005, "stale 1 s": 1}, True),
     ],
 )
 def test_a_swept_quantity_gives_a_numeric_axis_with_its_unit(key, values, ticks, is_log):
@@ -214,7 +217,8 @@ def test_a_swept_quantity_gives_a_numeric_axis_with_its_unit(key, values, ticks,
         ("run.seed", [1, 2, 100], ("1", "2", "100")),
         ("fabric.hash_seed", [1, 2, 100], ("1", "2", "100")),
         ("control.counted", [False, True], ("false", "true")),
-        ("control.knowledge", ["oracle", "stale 1", "stale 5"], ("oracle", "stale 1", "stale 5")),
+        ("control.knowledge", ["oracle", "mean", "stale 5"], ("oracle", "mean", "stale 5")),
+        ("control.knowledge", ["stale 1", "stale 5 ms"], ("stale 1", "stale 5 ms")),  # collectives, and a time
         ("conditions.wan_rate", [[10**10] * 2, [10**9, 10**10]], ("10 Gbit/s", "1-10 Gbit/s")),
         ("te.every", [1, 0.1], ("1", "100 ms")),  # a collective, and a time
         ("collective.pieces", [None, 4], ("chosen", "4")),
@@ -283,7 +287,92 @@ def test_alternatives_that_take_the_same_times_are_all_seen_and_gain_nothing(tmp
     times, gains = figure.axes
     widths = [line.get_linewidth() for line in times.lines if len(line.get_xdata()) == 2]
     assert len({*widths}) == 3 and widths == sorted(widths, reverse=True)
-    assert gains.get_ylim() == (-1, 1)
+    assert not any(artist.get_visible() for artist in (*gains.lines, *gains.texts, *gains.collections))
+    assert "no gains: no time differs from that of congestion control cubic" in figure.legends[0].get_title().get_text()
+
+
+def test_the_age_of_knowledge_is_an_axis_of_numbers_beside_a_second_key(tmp_path):
+    """Eight ages at two routings: a panel for each routing, and not one for each of sixteen points."""
+    ages = [0, 1, 2, 3, 4, 6, 9, 14]
+    knowledge = ["oracle", *(f"stale {age}" for age in ages[1:])]
+    overrides = {"run.modes": ["base", "wan"], "conditions.sampler": "markov", "sweep.control.knowledge": knowledge}
+    overrides |= {"sweep.fabric.routing": ["single", "ecmp"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=60, engines=("model",))
+    figure = plot(run)
+    assert len(figure.axes) == 4 and figure.axes[-1].get_xlabel() == "age of the known rates (collectives)"
+    assert [label.get_text() for label in figure.axes[-1].get_xticklabels()] == [str(age) for age in ages]
+    stored = rows_of(run).groupby(["fabric.routing", "mode", "control.knowledge"]).completion_s.mean()
+    for axes, routing in zip(figure.axes[:2], ("single", "ecmp"), strict=True):
+        (wan,) = (line for line in axes.lines if line.get_marker() == MODE_STYLES["wan"].marker)
+        assert wan.get_xdata().tolist() == ages
+        assert wan.get_ydata() == pytest.approx([1e3 * stored[routing, "wan", name] for name in knowledge])
+
+
+def test_bars_of_algorithms_are_named_as_such_and_each_gain_stands_at_its_own_marker(tmp_path):
+    run = algorithms_by_size(tmp_path / "run", ["ring", "hierarchical"], ["32 MB"], modelled=4, emulated=4)
+    (_, gains) = (figure := plot(run)).axes[-2:]
+    assert gains.get_xlabel() == "algorithm"
+    markers = sorted(tuple(line.get_xydata()[0]) for line in gains.lines if line.get_marker() not in ("None", "_"))
+    labels = sorted((text.xy[0], float(text.get_text().rstrip(" %").replace("−", "-"))) for text in gains.texts)
+    assert len(labels) == len(markers) == 2 and figure.legends
+    for (x, gain), (at, words) in zip(markers, labels, strict=True):
+        assert x == pytest.approx(at) and gain == pytest.approx(words, abs=0.051)
+
+
+def test_no_title_has_a_word_left_over_and_a_number_keeps_its_unit():
+    text = "8 GPUs, chunks of 2 MB, WAN links of 10 µs, WAN 10-100 Gbit/s, 20-200 Gbit/s within sites, mean stay 6.0"
+    for room in range(16, len(text) + 1):
+        lines = balanced(text, room).splitlines()
+        assert " ".join(lines) == text and max(map(len, lines)) <= room
+        assert min(map(len, lines)) >= 0.4 * max(map(len, lines))
+        assert not any(line.startswith(("MB", "µs", "Gbit/s", "6.0")) for line in lines)
+
+
+def test_the_wan_has_its_delay_and_its_rate_in_one_place_of_a_title(tmp_path):
+    overrides = {"run.modes": ["base"], "conditions.wan_delay": "5 ms"}
+    title = plot(write_run(tmp_path / "run", overrides=overrides, modelled=4, engines=("model",))).get_suptitle()
+    assert "WAN links of 5 ms and 10-100 Gbit/s" in title.replace("\n", " ") and title.count("WAN") == 1
+
+
+def test_a_round_of_jobs_without_blocks_of_its_own_is_not_titled_with_blocks(tmp_path):
+    training = {"name": "train", "kind": "training", "ranks": [0, 1, 4, 5]}
+    gather = {"name": "gather", "kind": "allgather", "size": "64 MB", "ranks": [2, 3, 6, 7]}
+    overrides = {"run.modes": ["base"], "training.micro_batches": 2, "training.forward": "1 ms"}
+    overrides |= {"training.backward": "2 ms", "training.gradient_size": "8 MB"}
+    for jobs, has_blocks in ((["train"], False), (["train", "gather"], False), (["train", "other"], True)):
+        named = {"train": training, "gather": gather, "other": {**gather, "name": "other"} | {"size": None}}
+        tables = [{key: value for key, value in named[one].items() if value is not None} for one in jobs]
+        folder = tmp_path / "-".join(jobs)
+        run = write_run(folder, overrides=overrides | {"job": tables}, modelled=3, engines=("model",))
+        assert ("blocks of" in plot(run).get_suptitle().replace("\n", " ")) is has_blocks
+
+
+@pytest.mark.parametrize("kind", ["comparison", "cdf", "fabric", "over_time", "job_times"])
+def test_notes_and_legends_have_5_points_in_a_column_of_a_paper(tmp_path, kind):
+    jobs = [{"name": name, "ranks": ranks} for name, ranks in (("a", [0, 4]), ("b", [1, 5]))]
+    overrides = {"run.modes": ["base", "joint"], "conditions.sampler": "markov"}
+    overrides |= {"job": jobs} if kind == "job_times" else {}
+    figure = plot(write_run(tmp_path / "run", overrides=overrides, modelled=30, emulated=5), kind)
+    width = figure.get_figwidth()
+    shrink = (3.3 if width <= 7.2 else 7.2) / width
+    texts = [text for legend in figure.legends for text in (*legend.get_texts(), legend.get_title())]
+    sizes = [one.get_fontsize() for one in [*texts, figure._supxlabel or figure._suptitle] if one.get_text()]
+    assert min(sizes) * shrink >= 4.99 and (kind in ("comparison", "job_times") or width <= 7.2)
+
+
+def test_several_jobs_of_a_name_have_one_label_and_bars_have_their_means(tmp_path):
+    many = [{"name": f"gather{number}", "ranks": [2, 6], "size": "8 MB"} for number in range(5)]
+    train = {"name": "train", "ranks": [0, 4], "size": "32 MB"}
+    overrides = {"sweep.job": [[train], [train, *many]], "run.modes": ["base"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    assert [tick.get_text().replace("\n", " ") for tick in plot(run).axes[-1].get_xticklabels()] == [
+        "train alone",
+        "train + gather0-4",
+    ]
+    stored = pq.read_table(run / "jobs.parquet").to_pandas().groupby(["job", "setting"]).completion_s.mean()
+    train_panel = plot(run, "job_times").axes[0]
+    means_ms = [float(text.get_text().replace(",", "")) for text in train_panel.texts]
+    assert means_ms == pytest.approx([1e3 * stored["train", setting] for setting in (0, 1)], rel=1e-3)
 
 
 def test_several_modes_keep_their_lines_and_algorithms_have_panels(tmp_path):
@@ -627,11 +716,19 @@ def test_seeds_are_pooled_in_figures_of_means(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "says", "size"),
     [
-        ({}, "base (both fixed)", "chunks of 8 MB"),
-        ({"fabric.routing": "ecmp"}, "base (hashed paths)", "chunks of 8 MB"),
-        ({"fabric.routing": "spray", "collective.kind": "alltoall"}, "base (sprayed paths)", "blocks of 8 MB"),
-        ({"sweep.fabric.routing": ["single", "ecmp"]}, "base", "chunks of 8 MB"),
-        ({"fabric.routing": "ecmp", "collective.size": "64 MB"}, "base (hashed paths)", "size 64 MB"),
+        ({}, "base (nothing re-chosen)", "chunks of 8 MB"),
+        ({"fabric.routing": "ecmp"}, "base (nothing re-chosen, paths hashed)", "chunks of 8 MB"),
+        (
+            {"fabric.routing": "spray", "collective.kind": "alltoall"},
+            "base (nothing re-chosen, paths sprayed)",
+            "blocks of",
+        ),
+        ({"sweep.fabric.routing": ["single", "ecmp"]}, "base (nothing re-chosen)", "chunks of 8 MB"),
+        (
+            {"fabric.routing": "ecmp", "collective.size": "64 MB"},
+            "base (nothing re-chosen, paths hashed)",
+            "size 64 MB",
+        ),
     ],
 )
 def test_a_comparison_tells_what_base_does_and_the_size_that_all_have(tmp_path, overrides, says, size):

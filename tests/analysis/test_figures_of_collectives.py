@@ -336,8 +336,8 @@ def test_no_two_of_twenty_lines_look_alike():
     assert len(shown.legend_handles) == len(looks) == 20
 
 
-@pytest.mark.parametrize(("sizes", "scale"), [((1e5, 1e7), "linear"), ((1e5, 1.1e7), "log"), ((8e3, 1e6, 5e8), "log")])
-def test_bandwidths_of_sizes_over_more_than_two_decades_can_all_be_read(sizes, scale):
+@pytest.mark.parametrize(("sizes", "scale"), [((1e5, 4e5), "linear"), ((1e5, 1e6), "log"), ((8e3, 1e6, 5e8), "log")])
+def test_bandwidths_that_differ_by_more_than_a_factor_of_5_can_all_be_read(sizes, scale):
     rows = [
         Row(name, "base", round(size), size * rate, False) for size in sizes for name, rate in (("a", 9), ("b", 10))
     ]
@@ -345,6 +345,18 @@ def test_bandwidths_of_sizes_over_more_than_two_decades_can_all_be_read(sizes, s
     low, high = axes.get_ylim()
     assert axes.get_yscale() == scale and (low == 0) == (scale == "linear")
     assert all(low <= row.busbw / 1e9 <= high for row in rows)
+    assert axes.get_xticks().tolist() == [*sizes]
+
+
+def test_algorithms_of_the_same_bandwidth_are_all_seen_also_in_grey():
+    """Markers are open and of different sizes, and neighbours in the legend have other dashes."""
+    rows = [Row(f"algorithm {number}", "base", size, 1e9, False) for number in range(8) for size in (1, 2)]
+    lines = [line for line in busbw.picture("AllReduce", rows).figure.axes[0].lines if len(line.get_xdata()) == 2]
+    sizes = [line.get_markersize() for line in lines]
+    assert sizes == sorted(sizes, reverse=True) and len({*sizes}) == 8
+    assert {line.get_markerfacecolor() for line in lines} == {"none"}
+    dashes = [str(line._dash_pattern) for line in lines]
+    assert all(one != other for one, other in itertools.pairwise(dashes))
 
 
 def test_six_swept_algorithms_get_a_panel_each_in_one_figure(tmp_path):

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.figures import faults, over_time
+from analysis.figures import fabric, faults, over_time
 from analysis.figures.__main__ import draw
+from analysis.figures.collective_detail import collectives_of
 from analysis.figures.run_points import configurations_of, points_of
 from analysis.report import __main__ as report
 from analysis.results import load
@@ -21,6 +22,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario
 from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
 from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.link_names import directions
 
 FAULT = 'fault=[{at="collective %d",what="link s0b0-s1b0 down",for="3 collectives"}]'
 
@@ -109,7 +111,7 @@ def picture_of(folder="out"):
     figure = over_time.picture("paper", found, points_of(found, every), one).figure
     figure.draw_without_rendering()
     times, rates = figure.axes
-    return times, rates, next(iter(times.child_axes), None), figure.legends[0].get_title().get_text()
+    return times, rates, next(iter(times.child_axes), None), " ".join(figure.legends[0].get_title().get_text().split())
 
 
 @pytest.mark.parametrize(
@@ -136,15 +138,55 @@ def test_conditions_that_have_times_have_an_axis_of_time(options, each, label):
         assert times.transData.inverted().transform((at, 0))[0] == pytest.approx(tick / each)
 
 
-def test_links_that_are_left_out_are_told_and_the_figure_has_its_whole_width():
+def test_links_that_are_left_out_are_told_and_each_of_many_has_a_row():
+    """Lines of six links on one axis would cross each other: each is drawn above the line of its own 0."""
     modelled("conditions.sampler=markov")
     times, rates, _, notes = picture_of()
     assert "6 of 8 WAN links are shown: those used most." in notes
-    assert len(rates.get_legend().get_texts()) == 6
-    width = times.figure.bbox.width
-    assert times.get_window_extent().x1 > 0.97 * width
-    legend, above, below = (one.get_window_extent() for one in (rates.get_legend(), times, rates))
-    assert below.y1 <= legend.y0 and legend.y1 < above.y0 and legend.x1 <= width
+    names = [label.get_text() for label in rates.get_yticklabels()]
+    shown, _ = drawn()
+    columns = [name for name in shown[0] if name.startswith("rate_bps ")]
+    assert [f"rate_bps {name}" for name in names] == columns and rates.get_legend() is None
+    assert times.get_window_extent().x1 > 0.97 * times.figure.bbox.width
+    assert all(label.get_window_extent().x0 >= 0 for label in rates.get_yticklabels())
+    highest = max(float(row[column]) for row in shown for column in columns)
+    lines = [line for line in rates.lines if len(line.get_xdata()) > 2]
+    for row, (line, column) in enumerate(zip(lines, columns, strict=True)):
+        heights, zero = line.get_ydata(), len(columns) - 1 - row
+        assert zero <= heights.min() and heights.max() < zero + 1
+        assert (heights.max() - zero) / 0.82 == pytest.approx(max(float(one[column]) for one in shown) / highest)
+
+
+def test_a_dead_link_is_drawn_as_dead_while_its_fault_is_in_force():
+    """Two parallel links of one constant rate: the first is down in collectives 3 to 5."""
+    wan = 'fabric.wan={links=[["s0b0","s1b0"],["s0b0","s1b0"]]}'
+    options = ("fabric.border_routers=1", wan, 'conditions.wan_rate="25 Gbit/s"', 'conditions.intra_rate="99 Gbit/s"')
+    modelled(*options, FAULT % 3, count=9)
+    _, rates, _, notes = picture_of()
+    assert "A link that is down has the rate 0." in notes
+    lines = {line.get_label(): line for line in rates.lines}
+    assert set(lines) == {"s0b0-s1b0", "s0b0-s1b0#2"}
+    for name, at_4 in (("s0b0-s1b0", 0), ("s0b0-s1b0#2", 25)):
+        x, y = lines[name].get_data()
+        rate = {at: y[np.searchsorted(x, at, side="right") - 1] for at in (2.4, 2.6, 4.0, 5.4, 5.6)}
+        assert rate == {2.4: 25, 2.6: at_4, 4.0: at_4, 5.4: at_4, 5.6: 25}
+    assert rates.get_ylim()[0] < 0  # the axis does not hide the line at 0
+    rows, _ = drawn()
+    down = {int(row["collective"]): float(row["rate_bps s0b0>s1b0"]) for row in rows if row["mode"] == "base"}
+    assert down == {number: 0.0 if 3 <= number < 6 else 25e9 for number in range(9)}
+    assert {float(row["rate_bps s0b0>s1b0#2"]) for row in rows} == {25e9}
+
+
+def test_the_gaps_of_a_trace_are_marked():
+    """A row each second, except from 12 s to 16 s: collectives 13 to 15 have the rate of 12 s."""
+    names = [link.name for link in build_fabric(FabricSpec(gpus_per_site=(4, 4))).links if link.kind == "wan"]
+    rows = [f"{at},{name},{10 + at % 7} Gbit/s" for at in range(40) if not 12 < at < 16 for name in names]
+    Path("trace.csv").write_text("\n".join(["time,link,rate", *rows]))
+    modelled("conditions.sampler=trace", "conditions.trace=trace.csv", 'conditions.trace_step="1 s"', count=30)
+    _, rates, _, _ = picture_of()
+    (gap,), _ = zip(*[spans_of(rates)], strict=True)
+    assert gap == pytest.approx([12.5, 15.5])
+    assert "no reading" in drawn()[1]
 
 
 def test_links_whose_rates_change_are_shown_before_constant_ones_that_are_used_more():
@@ -158,8 +200,8 @@ def test_links_whose_rates_change_are_shown_before_constant_ones_that_are_used_m
     wan = f'fabric.wan={{routers=["a","b","c"],links={json.dumps([*access, *both])}}}'
     options = ("fabric.gpus=[2,2,2]", "fabric.border_routers=1", wan)
     modelled(*options, "conditions.sampler=trace", "conditions.trace=trace.csv")
-    _, rates, _, notes = picture_of()
-    shown = {name for text in rates.get_legend().get_texts() for name in text.get_text().split(", ")}
+    *_, notes = picture_of()
+    shown = {name.removeprefix("rate_bps ") for name in drawn()[0][0] if name.startswith("rate_bps ")}
     links = json.loads(Path("out", "settings.json").read_text())[0]["fabric"]
     names = [f"{link['src']}>{link['dst']}" for link in links["links"]]
     used = {names[at] for path in {one for each in load("out").paths for one in each if one >= 0}
@@ -168,8 +210,9 @@ def test_links_whose_rates_change_are_shown_before_constant_ones_that_are_used_m
     assert "6 of 12 WAN links are shown: those used" in notes
 
 
-def test_links_of_one_constant_rate_are_one_line_with_all_names():
-    run("--engine", "model", "--modes", "base", "--set", FAULT % 3, "--set", 'conditions.wan_rate="40 Gbit/s"',
+def test_links_of_one_constant_rate_are_one_line_with_a_name_for_both_directions():
+    slow = 'fault=[{at="collective 3",what="agent 3 slow 4x"}]'
+    run("--engine", "model", "--modes", "base", "--set", slow, "--set", 'conditions.wan_rate="40 Gbit/s"',
         "--collectives", 12, "--out", "out", "--no-report")  # fmt: skip
     _, rates, _, notes = picture_of()
     assert len([line for line in rates.lines if len(line.get_xdata())]) == 1
@@ -178,7 +221,7 @@ def test_links_of_one_constant_rate_are_one_line_with_all_names():
     paths = {path for each in load("out").paths for path in each if path >= 0}
     used = {names[link] for path in paths for link in fabric["paths"][path]["links"]}
     (text,) = rates.get_legend().get_texts()
-    assert {*text.get_text().split(", ")} == used
+    assert text.get_text() == "s0b0-s1b0" and {*directions(text.get_text())} == used
     assert f"{len(used)} of 8 WAN links are shown: those used." in notes
 
 
@@ -444,3 +487,33 @@ def assert_whole(axes):
     assert points
     for x, y in points:
         assert axes.bbox.x0 <= x - radius and x + radius <= axes.bbox.x1 and y + radius <= axes.bbox.y1
+
+
+def test_configurations_that_are_not_drawn_are_named_and_one_that_is_asked_for_is_drawn():
+    ages = ",".join(f'"stale {age}"' for age in range(1, 7))
+    modelled("conditions.sampler=markov", f"sweep.control.knowledge=[{ages}]")
+    names = {path.stem for path in Path("out", "figures").glob("*over-time.svg")}
+    assert names == {"run-over-time", *(f"run-{index}-over-time" for index in (1, 2, 3))}
+    caption = re.search(r"<dc:title>(.*?)</dc:title>", drawn()[1], re.DOTALL)[1]
+    said = "Of 6 configurations the first 4 in the order of the sweep are drawn. Left out: "
+    assert said in caption and caption.index("stale 5; ") < caption.index("stale 6.")
+    draw("out", setting=5)
+    assert Path("out", "figures", "run-5-over-time.svg").exists()
+
+
+def test_the_picture_of_the_fabric_tells_which_links_are_down_and_names_parallel_ones():
+    wan = 'fabric.wan={links=[["s0b0","s1b0"],["s0b0","s1b0"],["s0b0","s1b0"]]}'
+    modelled("fabric.border_routers=1", wan, 'conditions.wan_rate="25 Gbit/s"', FAULT % 3, count=6)
+    found = open_run("out")
+    one, *_ = every = configurations_of(found)
+    shown = collectives_of(found, points_of(found, every), one, number=3)
+    figure = fabric.picture("paper", shown).figure
+    explained = " ".join(figure.get_supxlabel().split())
+    assert "Dotted red: down." in explained and "(#2): the second link between the same two." in explained
+    for axes in figure.axes[: len(shown)]:
+        words = [text.get_text() for text in axes.texts]
+        assert words.count("down") == 2 and words.count("25 (#2)") == 2 and words.count("(#3)") == 2
+    before = collectives_of(found, points_of(found, every), one, number=2)
+    figure = fabric.picture("paper", before).figure
+    assert "down" not in [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert "Dotted red" not in figure.get_supxlabel()

@@ -31,7 +31,7 @@ def test_step_times_are_over_a_numeric_axis_with_a_title_and_units() -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == [f"{rate} Gbit/s" for rate in RATES_GBPS]
     assert axes.get_xlabel() == "WAN bandwidth"
     assert axes.get_ylabel().replace("\n", " ") == "step time (ms), median of 3 steps, on the slowest rank"
-    assert (line.get_linestyle(), line.get_marker()) == ("None", "o")  # the time is no line in a logarithm
+    assert (line.get_linestyle(), line.get_marker()) == ("-", "o")
     assert axes.figure.get_suptitle() == "Step time of a program\n4 GPUs, 10 µs, command ./step"
     axes, _ = steps([{"conditions.wan_rate": f"{rate} Gbit/s"} for rate in (10, 20, 30)], [0.3, 0.2, 0.1], 5)
     assert (axes.get_xscale(), axes.lines[0].get_linestyle()) == ("linear", "-")

@@ -75,7 +75,22 @@ def test_a_message_that_is_narrower_than_an_edge_is_drawn_in_its_own_colour(tmp_
     for path, edge, face in zip(bars.get_paths(), bars.get_edgecolors(), bars.get_facecolors(), strict=True):
         width = np.ptp(path.vertices[:, 0]) / drawn.figure.axes[0].get_xlim()[1]
         assert tuple(edge) == tuple(face) if width < 0.005 else True
-    assert "number and shade" not in drawn.svg and "Its shade: the rank" in drawn.svg
+    explained = " ".join(drawn.figure.get_supxlabel().split())
+    assert "Its shade: the rank" in explained and "number where there is room" not in explained
+
+
+def test_numbers_and_the_lowest_rate_are_told_as_they_are_drawn(tmp_path):
+    """Messages that overlap have no room for numbers, and of one constant WAN both crossing edges are the slowest."""
+    words = ("--set", 'conditions.wan_rate="10 Gbit/s"', "--wan-delay", "8 ms", "--modes", "base", "--no-report")
+    assert command.run(["--engine", "model", "--collectives", "1", *words, "--out", str(tmp_path / "run")]) == 0
+    run = open_run(tmp_path / "run")
+    one, *_ = configurations = configurations_of(run)
+    figure = timeline.picture("paper", collectives_of(run, points_of(run, configurations), one, number=0)).figure
+    bold = [text.get_text() for text in figure.axes[0].texts if text.get_weight() == "bold"]
+    assert bold == ["10 Gbit/s"] * 2
+    explained = " ".join(figure.get_supxlabel().split())
+    assert "Its shade, and its number where there is room: the rank where it started." in explained
+    assert "the lowest in bold" in explained
 
 
 @pytest.mark.parametrize(
@@ -101,8 +116,8 @@ def test_the_first_predicted_collective_that_a_fault_hit_is_shown_with_its_rates
     assert f"collective {number}{hit and f', hit by {hit}'}" in title and len(pictures) == 2
     for picture in pictures:
         shown = " ".join(picture.figure.get_suptitle().split())
-        assert shown.count("WAN 40 ms to 100 ms, ") == 1 and shown.count(" ms") == 2
-        assert "WAN 10-100 Gbit/s, 20-200 Gbit/s within sites" in shown
+        assert shown.count("WAN 40 ms to 100 ms and 10-100 Gbit/s") == 1 and shown.count(" ms") == 2
+        assert "20-200 Gbit/s within sites" in shown
     (config,) = load_scenario(str(tmp_path / "run/scenario.toml")).configurations()
     conditions = conditions_of(config)
     drawn_bps = conditions.drawn.rates_bps(number, 1)[0]

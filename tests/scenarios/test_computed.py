@@ -69,6 +69,8 @@ def test_the_sentence_has_the_share_of_the_steps_of_the_slowest_rank() -> None:
     ranks = [{"rank": 0, "computed_of_steps": 0.25, **rank}, {"rank": 1, "computed_of_steps": 0.75, **rank}]
     result = {"label": "", "ranks": ranks, "steps": [(0, 0, 0.5), (1, 0, 0.4), (0, 1, 0.5), (1, 1, 0.4)]}
     said = session.computing_sentence([result])
-    assert said.startswith("computing (longhaul.compute) takes 25.0 % of rank 0's steps; the rest is")
+    assert said.startswith("computing (longhaul.compute) takes 25.0 % of rank 0's median step; the rest is")
+    result["steps"] = [(0, number, step_s) for number, step_s in enumerate((0.4, 0.4, 1.0))]  # 0.15 s of each computing
+    assert "takes 37.5 % of rank 0's median step" in session.computing_sentence([result])
     ranks[0]["computed_of_steps"] = None
     assert "takes 25.0 % of rank 0's 4.000 s; the rest is" in session.computing_sentence([result])

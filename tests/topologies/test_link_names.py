@@ -12,7 +12,7 @@ from scenarios.prompt import arguments
 from scenarios.prompt.arguments import PromptError
 from scenarios.spec.load import Override, load_scenario
 from topologies.fabric.fabric import FabricSpec, build_fabric
-from topologies.fabric.link_names import directions
+from topologies.fabric.link_names import directions, in_short
 from topologies.fabric.ports import links_in_grain
 
 NODES = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,8}", fullmatch=True)
@@ -26,6 +26,13 @@ def test_a_direction_has_two_notations_and_both_directions_have_one(a, b, space)
     one = (f"{a}>{b}",)
     assert directions(f"{a}{space}>{space}{b}") == directions(f"{a}{space}:{space}{b}") == one
     assert directions(f"{a}-{b}") == (*one, f"{b}>{a}")
+
+
+def test_both_directions_of_a_cable_have_one_short_name_and_one_direction_keeps_its_own():
+    names = ["s0b0>s1b0", "s1b0>s0b0#2", "s1b0>s0b0", "s0b1>s1b1", "s0b0>s1b0#2"]
+    short = in_short(names)
+    assert short == ["s0b0-s1b0", "s1b0-s0b0#2", "s0b1>s1b1"]
+    assert sorted(one for name in short for one in directions(name)) == sorted(names)
 
 
 @pytest.mark.parametrize("text", ["", "s0b0", "a>b>c", "a->b", "*>b", "a:", "-b", "1>2", "a b"])

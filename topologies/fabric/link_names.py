@@ -6,7 +6,7 @@ redirection unless it is quoted, and ":" needs no quotes.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _NOTATION = re.compile(r"([A-Za-z][A-Za-z0-9_]*)\s*([>:-])\s*([A-Za-z][A-Za-z0-9_]*)(?:#([1-9][0-9]{0,3}))?")
 
@@ -46,6 +46,16 @@ def reverse(link: str) -> str:
     """Return the name of the other direction of a cable: "s1b0>s0b0#2" of "s0b0>s1b0#2"."""
     src, _, far = link.partition(">")
     return both(src, node_of(far), number_of(far))[1]
+
+
+def in_short(names: Sequence[str]) -> list[str]:
+    """Return these directions, a cable of which both are among them as "s0b0-s1b0", at the place of the first."""
+    short = dict[str, None]()
+    for name in names:
+        back = reverse(name)
+        first = min(name, back, key=names.index) if back in names else name
+        short[first.replace(">", "-") if back in names else name] = None
+    return list(short)
 
 
 def directions(text: str) -> tuple[str, ...]:
