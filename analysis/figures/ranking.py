@@ -64,6 +64,11 @@ class Panel(NamedTuple):
         return [one.summary.mean_s.value for row in self.rows for one in row.estimates]
 
     @property
+    def is_ranked(self) -> bool:
+        """Whether the fastest row is first; rows of different work stand as they were swept."""
+        return [*self.rows] == sorted(self.rows, key=lambda row: row.mean_s)
+
+    @property
     def end_s(self) -> float:
         """The longest time that is drawn: a mean, or the end of its interval."""
         drawn = [row.estimates[0].summary.mean_s.high for row in self.rows]
@@ -115,8 +120,9 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
             fill(line, _NOTE_WIDTH) for line in [*_notes(comparisons, estimates, over), rounds_note(group)] if line
         )
         figure.supxlabel(notes, fontsize=7, color=INK)
+    order = ", fastest first" if all(panel.is_ranked for panel in all_panels) else ""
     against = f", for each {group.x_label}" if len(group.lines) > 1 and len(group.ticks) > 1 else ""
-    caption = f"Mean completion time{f' and gain over {over}' if over else ''}, fastest first{against}: {group.title}."
+    caption = f"Mean completion time{f' and gain over {over}' if over else ''}{order}{against}: {group.title}."
     return Picture(name=name, caption=caption, figure=figure, data=csv_text(row_of(group, one) for one in estimates))
 
 

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures.__main__ import draw
 from scenarios.api import plot
 from tests.analysis.test_styles import ALGORITHMS
 from tests.fakes.stored import write_run
@@ -106,10 +107,13 @@ def test_what_does_not_fit_into_one_figure_is_in_further_ones_and_different_work
     sizes = [f"{number} MB" for number in range(70, 60, -1)]
     jobs = [[{"name": "a", "ranks": [0, 1], "size": size}, {"name": "b", "ranks": [2, 3]}] for size in sizes]
     overrides = {"fabric.gpus": 4, "sweep.job": jobs, "run.modes": ["base"]}
-    figure = plot(write_run(tmp_path / "jobs", overrides=overrides, modelled=4, engines=("model",)), "ranking")
+    folder = write_run(tmp_path / "jobs", overrides=overrides, modelled=4, engines=("model",))
+    assert not any("fastest first" in file.read_text() for file in draw(folder) if file.suffix == ".svg")
+    figure = plot(folder, "ranking")
     assert [label.partition(" +")[0] for label in labels(figure.axes[0])] == [f"a {size}" for size in sizes]
     overrides = {"fabric.gpus": 4, "collective.kind": "allreduce", "run.modes": ["base"]}
     overrides |= {"sweep.collective.algorithm": ALGORITHMS, "sweep.collective.size": sizes[:7]}
     folder = write_run(tmp_path / "run", overrides=overrides, modelled=4, engines=("model",))
+    assert any("fastest first" in file.read_text() for file in draw(folder) if file.suffix == ".svg")
     titles = [axes.get_title(loc="left") for number in (0, 1) for axes in plot(folder, "ranking", number=number).axes]
     assert titles == [f"size {size}" for size in sizes[:7]]
