@@ -317,7 +317,8 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95, least_blocks: 
             return replace(without, why=FEW_HASHES if has_draws else FEW)
         interval = replace(ratio, value=value, low=1 - 1 / ratio.low, high=1 - 1 / ratio.high)
     is_exact = interval.low == interval.high and blocks.exact
-    why = "" if is_exact else _why_alike(blocks, has_interval=not interval.why)
+    keeps_why = is_exact or interval.why == ONE_DRAW  # other draws may tell them apart
+    why = "" if keeps_why else _why_alike(blocks, has_interval=not interval.why)
     reach = max(value - interval.low, interval.high - value)
     if not why and not interval.why and blocks.number < MIN_UNEVEN_BLOCKS and reach > _WIDEST_GAIN:
         why = FEW_BLOCKS
