@@ -115,7 +115,9 @@ def _may_choose_rings(config: Configuration) -> bool:
 
 
 def _has_ring(config: Configuration) -> bool:
-    """Whether places form a ring; a program's collectives may have any algorithm."""
+    """Whether places form a ring: not those of a round of jobs. A program's collectives may have any algorithm."""
+    if config.jobs:  # whose workload is not asked, as transfers may be impossible here
+        return config.program.is_given
     return config.program.is_given or config.workload.is_ring
 
 
