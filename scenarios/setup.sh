@@ -21,7 +21,7 @@ packages=(openvswitch-switch mininet iproute2 iptables ethtool iputils-ping iper
 grep -qx ID=ubuntu /etc/os-release || packages+=(chromium)
 case ${1-} in
     '') ;;
-    bare) packages+=(debootstrap vagrant vagrant-libvirt) ;;
+    bare) packages+=(debootstrap vagrant vagrant-libvirt iperf3) ;;
     *) say "$1 is no part of set-up; allowed: nothing, or bare"; exit 2 ;;
 esac
 
