@@ -53,7 +53,8 @@ WHAT = (
     "20 %; a rate is that of frames, 1448/1514 of which are the payload that iperf counts. The controller is "
     "ovs-testcontroller, and the Internet an address. iperf 2.1 does not print a line for which Mininet waits for ever "
     "(its issue 1060): it is added. The tree of 1,024 hosts is a test of its own, and not counted here: "
-    "ovs-testcontroller takes 16 of its 33 switches, and a learning switch on os-ken all. It took 341 s on two idle cores (AMD EPYC)."
+    "ovs-testcontroller takes 16 of its 33 switches, and a learning switch on os-ken all. It took 341 s on two "
+    "idle cores (AMD EPYC)."
 )
 
 
