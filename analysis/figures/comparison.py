@@ -337,7 +337,7 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
         if one.gain is None:
             continue
         _plot(gains, [x], [one.gain], 100, marker(style, measured=one.engine == "emulation"), whiskers=True)
-        if len(group.ticks) <= _MAX_GAINS and (is_alone or not side):  # there is no room for both of a narrow pair
+        if len(group.ticks) <= _MAX_GAINS and (is_alone or not side):  # a pair is too narrow for two labels
             _label_gain(gains, x, one.gain, sign)
     labels = names if is_alone else list(group.ticks)
     gains.set_xticks(range(len(labels)), labels)

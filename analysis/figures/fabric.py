@@ -251,8 +251,8 @@ def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[
 
 
 def _write_on_links(axes: Axes, one: Collective, used: Sequence[int], curves: Curves, unit_pt: float) -> None:
-    """Write on the curve of each WAN link, or next to it if there is no room, its rate if it is in use, that it is
-    down, and which one it is of several between the same two nodes."""
+    """Write on each WAN link its rate if it is in use, that it is down, and its number among parallel ones: on its
+    curve, or next to it where that is full."""
     taken = [(*point, NODE, NODE) for point in curves.placed.values()]
     links = links_in_grain(curves.fabric).all
     for link in _wan_links(curves.fabric):

@@ -63,9 +63,11 @@ def untold(ranges: Sequence[Mapping[str, Sequence[Range]]], told: Collection[str
     words = []
     for part, name, form in ((WAN, "wan rate ", "WAN {}"), (WITHIN, "intra rate ", "{} within sites")):
         of_part = [each for one in ranges for each in one.get(part, ())]
-        same = f"{part.lower()} {range_words(of_part)}"  # as conditions.links of a kind has it
-        if of_part and same not in told and not any(one.startswith(name) for one in told):
-            words.append(form.format(range_words(of_part)))
+        if not of_part or any(one.startswith(name) for one in told):
+            continue
+        rates = range_words(of_part)
+        if f"{part.lower()} {rates}" not in told:  # as conditions.links has a rate of all WAN links
+            words.append(form.format(rates))
     return words
 
 

@@ -46,7 +46,7 @@ MOST = "; 90 % of the time saved is saved in collective"
             "5 of 20",
             ", spread over the run; in 10 it is slower by more than 1 %, 20 % longer over these together",
         ),
-        # 11 s are saved. The ten that save 0.8 s each have 70 % of it; 80 % needs 18 of 40, which is no place.
+        # 11 s are saved. The ten that save 0.8 s each have 70 % of it; 80 % needs 18 of the 40.
         (
             [0.1] * 16 + [0.8] * 10 + [0.1] * 14,
             TRACE,

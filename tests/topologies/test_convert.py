@@ -221,7 +221,7 @@ def test_every_form_gives_the_trace_that_was_measured_and_what_was_assumed_is_to
     keys = [f"convert: {NEEDED}", "[fabric]", "border_routers = 1"] * (
         all(link in trace for link in LINKS) and "R1" not in trace
     )
-    lines = [line for line in err.splitlines() if "there is no rate of the other direction of" not in line]
+    lines = [line for line in err.splitlines() if "rates are given in one direction only" not in line]
     assert lines == [*(f"convert: {note}" for note in told), *keys]
     links = {line.split(",")[1] for line in trace.splitlines()[1:]}
     is_one_way = any(">".join(reversed(link.split(">"))) not in links for link in links)
@@ -379,7 +379,7 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(
             "rates",
             "time,src,dst,rate",
             ["10 Gbit/s", "20 Gbit/s", "30 Gbit/s"],
-            "there is no rate of the other direction of s0b0>s1b0, and a WAN link needs both",
+            "rates are given in one direction only, of s0b0>s1b0, and a WAN link needs both",
         ),
         (
             "delays",
@@ -578,7 +578,7 @@ def test_one_direction_alone_is_told_with_what_helps(tmp_path: Path, capsys: pyt
     out = tmp_path / "one.csv"
     assert converted(tmp_path, {"a.csv": ONE_WAY}, *SITES, "--out", str(out)) == 0
     told = capsys.readouterr().err
-    assert "no rate of the other direction of s0b0>s1b0, and a WAN link needs both: --both-directions" in told
+    assert "rates are given in one direction only, of s0b0>s1b0, and a WAN link needs both: --both-directions" in told
     wan = '[fabric]\nborder_routers = 1\n[conditions]\nsampler = "trace"\ntrace = "one.csv"\n[collective]\ncount = 2\n'
     with pytest.raises(ScenarioError, match=r"no rate at time 0 for s1b0>s0b0; .* --both-directions uses each"):
         scenario_of(wan, path=tmp_path / "a.toml")

@@ -167,8 +167,11 @@ class Series:
             self.notes.append(f"the scenario needs a WAN with these links and no others:\n{in_toml(keys)}")
             self.notes += _without_choice(self._values)
         elif lacking := self._one_way():
-            without = f"there is no rate of the other direction of {list_first(lacking, _MAX_NAMED)}"
-            self.notes.append(f"{without}, and a WAN link needs both: --both-directions uses each value for both")
+            links = list_first(lacking, _MAX_NAMED)
+            self.notes.append(
+                f"rates are given in one direction only, of {links}, and a WAN link needs both: --both-directions uses "
+                "each value for both"
+            )
         else:
             self.notes += self._unnamed("the trace has no rate of such a link, and a WAN that has it needs one")
         return "time,link,rate\n" + "".join(f"{_seconds(at)},{link},{rate}\n" for at, link, rate in sorted(rows))
