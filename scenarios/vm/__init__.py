@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TextIO
 
 from scenarios.vm import boot, kernel, resources, terminal
-from scenarios.vm.boot import CLOCKS, Clock
+from scenarios.vm.boot import CLOCKS, Clock, Member
 from scenarios.vm.errors import CannotRunError, NoRoomError, VMError, VMUsageError
 from scenarios.vm.machine import Answer, Machine, Sink
 from scenarios.vm.resources import DEFAULT_MEMORY_BYTES
@@ -54,6 +54,7 @@ def run(
     answer: Answer | None = None,
     on_start: Callable[[Callable[[], None]], None] | None = None,
     on_interrupt: Callable[[], None] = lambda: None,
+    member: Member | None = None,
 ) -> int:
     """Run a command as root in a new VM and return its exit status, 128+n for death by signal n.
 
@@ -66,7 +67,8 @@ def run(
     /dev/tty4 (`machine.Machine`); meanwhile this process has its terminal back. The VM ends with the calling thread,
     and before this function returns if there is any exception, such as KeyboardInterrupt.
     ``on_start`` receives a function that ends the VM and may be called from any thread. ``on_interrupt`` is called when
-    an interrupt from the terminal is passed to a command with ``answer``.
+    an interrupt from the terminal is passed to a command with ``answer``. ``member`` is the VM's place among others
+    that are joined in virtual time (`scenarios.vm.joined`).
 
     Raises VMUsageError if the VM does not offer what is asked for, CannotRunError if this machine cannot run the VM,
     and VMError if the VM ends before the command does.
@@ -100,8 +102,11 @@ def run(
             core = stack.enter_context(resources.own_core())
             machine = stack.enter_context(Machine(terminal=use_terminal, answer=answering, on_interrupt=on_interrupt))
             consoles = [console.kernel_fds for console in machine.consoles]
-            arguments = boot.kernel_command_line(clock=clock, memory_bytes=memory_bytes, consoles=consoles)
-            machine.start(image, arguments, memory_folder=memory_folder, core=core, request=request)
+            arguments = boot.kernel_command_line(
+                clock=clock, memory_bytes=memory_bytes, consoles=consoles, member=member
+            )
+            fds = () if member is None else (member.fd,)
+            machine.start(image, arguments, memory_folder=memory_folder, core=core, request=request, fds=fds)
         except OSError as error:  # too many files are open, or too many processes run
             raise VMError(f"the VM cannot be started: {error.strerror}") from None
         if on_start is not None:

@@ -5,10 +5,12 @@ import os
 import signal
 import stat
 import sys
+import threading
 from pathlib import Path
+from typing import BinaryIO
 
 from scenarios import vm
-from scenarios.vm import terminal
+from scenarios.vm import joined, terminal
 from scenarios.vm.hosts import MAX_HOSTS, HostLink, LinkError, command_line, parse_link
 from topologies.command_line import CommandParser
 from topologies.conditions.clock import date_ns
@@ -31,18 +33,8 @@ def main(arguments: list[str]) -> int:
     elif options.link is not None:
         print("longhaul: --link needs --hosts; allowed: both, or neither", file=sys.stderr)
         return 2
-    use_terminal = options.clock == "wall" and terminal.is_terminal()
     try:
-        return vm.run(
-            command,
-            clock=options.clock,
-            memory_bytes=options.memory,
-            results=options.results,
-            date_ns=options.date,
-            open_files=OPEN_FILES,
-            stdin=0 if _has_input(options.clock) and not use_terminal else None,
-            use_terminal=use_terminal,
-        )
+        return _run_joined(options) if options.join else _run_one(options, command)
     except vm.VMError as error:
         print(f"longhaul: {error}{error.option and f', or {error.option}'}", file=sys.stderr)
         return error.status
@@ -54,6 +46,70 @@ def main(arguments: list[str]) -> int:
             return 128 + signal.SIGPIPE
         print(f"longhaul: the VM's output cannot be written: {error.strerror}", file=sys.stderr)
         return 1
+
+
+def _run_one(options: argparse.Namespace, command: list[str]) -> int:
+    use_terminal = options.clock == "wall" and terminal.is_terminal()
+    return vm.run(
+        command,
+        clock=options.clock,
+        memory_bytes=options.memory,
+        results=options.results,
+        date_ns=options.date,
+        open_files=OPEN_FILES,
+        stdin=0 if _has_input(options.clock) and not use_terminal else None,
+        use_terminal=use_terminal,
+    )
+
+
+def _run_joined(options: argparse.Namespace) -> int:
+    """Run the command in each of several joined VMs; return the first exit status that is not 0."""
+    if refused := next((name for name in ("hosts", "link") if getattr(options, name) is not None), None):
+        raise vm.VMUsageError(f"--join cannot be combined with --{refused}: a command makes the hosts of its machine")
+    if options.clock != "virtual":
+        raise vm.VMUsageError("--join needs --clock virtual: only virtual time can be the same in several machines")
+    machines = 1 + max(max(link.one, link.other) for link in options.join)
+    lock = threading.Lock()
+    streams = (sys.stdout.buffer, sys.stderr.buffer)
+    sinks = [(Lines(f"{n}: ", streams[0], lock), Lines(f"{n}: ", streams[1], lock)) for n in range(machines)]
+    try:
+        statuses = joined.run(
+            [options.command] * machines,
+            options.join,
+            memory_bytes=options.memory,
+            sinks=sinks,
+            results=options.results,
+            date_ns=options.date,
+            open_files=OPEN_FILES,
+        )
+    finally:
+        for sink in (sink for pair in sinks for sink in pair):
+            sink.end()
+    return next((status for status in statuses if status), 0)
+
+
+class Lines:
+    """A stream to which several machines write: whole lines, each behind the machine's number."""
+
+    def __init__(self, prefix: str, stream: BinaryIO, lock: threading.Lock) -> None:
+        self._prefix, self._stream, self._lock, self._rest = prefix.encode(), stream, lock, b""
+
+    def write(self, data: bytes, /) -> None:
+        """Write the lines that are whole, and keep the rest."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        with self._lock:
+            self._stream.writelines(self._prefix + line + b"\n" for line in lines)
+
+    def flush(self) -> None:
+        """Flush what was written."""
+        with self._lock:
+            self._stream.flush()
+
+    def end(self) -> None:
+        """Write the last line, if it is not whole."""
+        if self._rest:
+            self.write(b"\n")
+            self.flush()
 
 
 def _parser() -> CommandParser:
@@ -90,6 +146,14 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--link", type=_link, metavar="LINK", help='rate and one-way delay between hosts, such as "20 Mbit/s, 300 ms"'
     )
+    parser.add_argument(
+        "--join",
+        type=_joined_link,
+        action="append",
+        metavar="LINK",
+        help='run COMMAND in each of several machines, of which this link joins two: "0-1, 10 ms" (one-way delay);'
+        " may be given several times",
+    )
     parser.add_argument("--results", metavar="DIR", help="the one folder in which files are kept")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="the command and its arguments, after --")
     return parser
@@ -119,6 +183,13 @@ def _link(text: str) -> HostLink:
     try:
         return parse_link(text)
     except LinkError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _joined_link(text: str) -> joined.JoinedLink:
+    try:
+        return joined.parse_link(text)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

@@ -8,12 +8,34 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scenarios.vm.errors import VMUsageError
 
 Clock = Literal["virtual", "wall"]
 CLOCKS: tuple[Clock, ...] = ("virtual", "wall")
+
+
+class Member(NamedTuple):
+    """A machine among several that are joined in virtual time (`scenarios.vm.joined`): its number, the file descriptor
+    of their memory, the links (machine, machine, delay in ns), and the date at which they all begin, in ns since 1970.
+    """
+
+    number: int
+    fd: int
+    links: tuple[tuple[int, int, int], ...]
+    date_ns: int
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The kernel's arguments; random numbers differ between the machines."""
+        links = ",".join(f"{one}-{other}-{delay_ns}" for one, other, delay_ns in self.links)
+        return (
+            f"join={self.fd}:{self.number}:{links}",
+            f"time-travel-start={self.date_ns}",
+            f"random.seed={1 + self.number}",
+        )
+
 
 _INIT = Path(__file__).with_name("guest.sh")
 
@@ -31,7 +53,9 @@ _OUTSIDE_PREFIXES = ("SSH_", "SUDO_", "GPG_", "SYSTEMD_", "VSCODE_")
 _ROOT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-def kernel_command_line(*, clock: Clock, memory_bytes: int, consoles: Sequence[Sequence[int]]) -> tuple[str, ...]:
+def kernel_command_line(
+    *, clock: Clock, memory_bytes: int, consoles: Sequence[Sequence[int]], member: Member | None = None
+) -> tuple[str, ...]:
     """Return the kernel's arguments for a boot.
 
     ``consoles`` are the VM's consoles in the order of guest.sh, each as the file descriptors of its input and its
@@ -62,6 +86,7 @@ def kernel_command_line(*, clock: Clock, memory_bytes: int, consoles: Sequence[S
         "ifb.numifbs=0",
         # Random ports choose paths, and random waits times: without a seed no run would repeat another.
         *(("time-travel=inf-cpu", "random.seed=1") if clock == "virtual" else ()),
+        *(() if member is None else member.arguments),
         f'init="{init}"',
     )
 

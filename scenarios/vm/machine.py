@@ -155,9 +155,16 @@ class Machine:
             console.close()
 
     def start(
-        self, kernel: Path, arguments: tuple[str, ...], *, memory_folder: str, core: int | None, request: bytes
+        self,
+        kernel: Path,
+        arguments: tuple[str, ...],
+        *,
+        memory_folder: str,
+        core: int | None,
+        request: bytes,
+        fds: tuple[int, ...] = (),
     ) -> None:
-        """Start the kernel, on one core or on all; raises OSError if the host cannot."""
+        """Start the kernel, on one core or on all, with these files of ours open; raises OSError if the host cannot."""
         # A process that is ending ignores SIGTERM; without this, a child that it starts would inherit that.
         with_sigterm = ["env", "--default-signal=TERM"]
         pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
@@ -169,7 +176,7 @@ class Machine:
             stderr=self.messages.kernel_fds[1],
             cwd="/",
             env={"TMPDIR": memory_folder, "PATH": "/usr/bin:/bin"},
-            pass_fds=[fd for console in self.consoles for fd in console.kernel_fds],
+            pass_fds=[*fds, *(fd for console in self.consoles for fd in console.kernel_fds)],
             start_new_session=True,  # so that Ctrl-C interrupts this process only, which then ends the VM
         )
         for console in self.consoles:
