@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
         if _is_listened_on(options.port):  # the framework would only log the error, and no switch could connect
             raise SocketTakenError(f"port {options.port} cannot be listened on: it is in use")
         of_app = {"fabric": fabric, "socket_path": path, "token": token}
+        of_app["elsewhere"] = frozenset(options.elsewhere.split(",")) if options.elsewhere else frozenset()
         threads = compat.start("controller.app", port=options.port, host=options.listen, **of_app)
     except (SocketTakenError, ValueError) as error:
         return _fail(1, sentence(error))
@@ -75,6 +76,7 @@ def _parser() -> CommandParser:
     add("--socket", type=Path, metavar="PATH", help="Unix socket for requests (by default one per user)")
     add("--port", type=_port, default=6653, metavar="N", help="TCP port for switches (default 6653)")
     add("--listen", default=compat.LOOPBACK, metavar="ADDRESS", help="address of that port (default loopback)")
+    add("--elsewhere", metavar="NAMES", help="switches of the fabric that have another controller, as s1l0,s1p0")
     add("--token", type=Path, metavar="FILE", help="file with the token that every request must carry")
     return parser
 

@@ -55,6 +55,7 @@ class RouteApp(App):
         fabric: Fabric | None = None,
         socket_path: Path | None = None,
         token: str | None = None,
+        elsewhere: frozenset[str] = frozenset(),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -62,7 +63,7 @@ class RouteApp(App):
             fabric, socket_path = configured()
         if fabric.spec.routing == "te":
             import_module("scipy.optimize")  # takes a second, by which the first request would be late
-        self._token, self._fabric = token, fabric
+        self._token, self._fabric, self._elsewhere = token, fabric, elsewhere
         self._switches, self._link_state = Switches(fabric.switches), LinkState(fabric)
         self._forwarding = Forwarding(fabric, self._switches)
         self._request: RouteRequest | None = None  # the last one served
@@ -279,7 +280,7 @@ class RouteApp(App):
     def _route(self, request: RouteRequest) -> dict[str, Any]:
         started = time.monotonic()
         with self._one_at_a_time:
-            waiting = self._not_ready()
+            waiting = [name for name in self._not_ready() if name not in self._elsewhere]
             self._reconcile()
             current = self._forwarding.paths
             for name in waiting:  # only a switch with no live cable and no GPU may be missing

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,11 +21,15 @@ class ControllerProcess:
     """The controller process of one fabric, as a context manager.
 
     `folder`, which is made private to its owner, holds the socket, the declared fabric and the run's token. `listen`
-    is the address at which the controller listens for switches, loopback by default.
+    is the address at which the controller listens for switches, loopback by default. The switches `elsewhere` have
+    another controller.
     """
 
-    def __init__(self, fabric: FabricSpec, folder: Path, *, listen: str | None = None) -> None:
+    def __init__(
+        self, fabric: FabricSpec, folder: Path, *, listen: str | None = None, elsewhere: Sequence[str] = ()
+    ) -> None:
         self._listen = [] if listen is None else [f"--listen={listen}"]
+        self._listen += [f"--elsewhere={','.join(elsewhere)}"] if elsewhere else []
         self.socket, self._spec, self._token_file = (
             folder / name for name in ("controller.sock", "fabric.json", "token")
         )

@@ -99,11 +99,12 @@ class Communicator:
     """The agents of a fabric's GPUs; a GPU's host is the network namespace of a process, `host_pids` by rank.
 
     Every collective executes `workload`, or another one of the same flows (`set_workload`), of which `most` is the
-    extent of all. An agent waits for another at most `deadline_s` plus the time of all
-    computations, by the VM's clock. `controls` are the congestion controls of flows by their DSCP, in place of that of
-    `transport`. `lead_s` is the time between the command to begin a collective and its start.
-    `epoch` counts how often connections have been made; a communicator that replaces another continues from its epoch,
-    so that old connections cannot be mistaken for new ones. With `fastest_bps`, the rate of the fastest link, TCP's
+    extent of all. An agent waits for another at most `deadline_s` plus the time of all computations, by the VM's clock.
+    `controls` are the congestion controls of flows by their DSCP, in place of that of `transport`. `lead_s` is the time
+    between the command to begin a collective and its start. `epoch` counts how often connections have been made; a
+    communicator that replaces another continues from its epoch, so that old connections cannot be mistaken for new
+    ones. Of a fabric that machines share, `host_pids` has the GPUs of this machine alone, and `exchange` returns the
+    values of all machines, each of which runs the same. With `fastest_bps`, the rate of the fastest link, TCP's
     segments are sized for fair shares (`transport.segment_bytes`). The thread that creates a communicator must outlive
     it, because the agents die with that thread. Raises ValueError if the workload does not match the GPUs or is too
     large for Linux's sockets, and CollectiveError if an agent cannot start.
@@ -113,7 +114,7 @@ class Communicator:
         self,
         fabric: Fabric,
         *,
-        host_pids: Sequence[int],
+        host_pids: Sequence[int] | Mapping[int, int],
         workload: Workload,
         most: Extent | None = None,
         transport: Transport | None = None,
@@ -122,9 +123,11 @@ class Communicator:
         lead_s: float = LEAD_S,
         epoch: int = 0,
         fastest_bps: float | None = None,
+        exchange: Callable[[Any], Sequence[Any]] = lambda value: [value],
     ) -> None:
         self._gpus, self._workload, self._fastest_bps = fabric.gpus, workload, fastest_bps
-        self._ranks = range(len(self._gpus))
+        pids = dict(enumerate(host_pids)) if isinstance(host_pids, Sequence) else host_pids
+        self._ranks, self._exchange = tuple(pids), exchange
         if workload.schedule.places != len(self._gpus):
             raise ValueError(
                 f"a schedule of {workload.schedule.places} places; allowed: {len(self._gpus)}, as many as GPUs"
@@ -143,7 +146,7 @@ class Communicator:
             dscp=_dscp_of_channels(workload),
             controls=[controls.get(dscp, "") for dscp in _dscp_of_channels(workload)] if controls else [],
             deadline_s=deadline_s,
-            token=os.urandom(messages.TOKEN_BYTES).hex(),  # a new one for every communicator
+            token=exchange(os.urandom(messages.TOKEN_BYTES).hex())[0],  # a new one for every communicator
             transport=transport,
             limits=limits(transport, flow_bytes=most.flow_bytes, flow_messages=most.flow_messages),
         )
@@ -151,19 +154,21 @@ class Communicator:
         self._failure = ""  # why the agents were ended
         self._moves: dict[int, Move] | None = None  # without connections
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self._ranks]
-        self._controls, agents_ends = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        for control in self._controls:  # sending a command larger than the socket buffer to a stopped agent blocks
+        agents_ends = [pair[1] for pair in pairs]
+        self._controls = {rank: pair[0] for rank, pair in zip(self._ranks, pairs, strict=True)}
+        for control in self._controls.values():  # a command that fills the buffer of a stopped agent's socket blocks
             control.settimeout(deadline_s + _GRACE_S)
         fds = [end.fileno() for end in agents_ends]
         gpus = [
             {"rank": g.rank, "address": g.ip, "interface": g.interface, "host_pid": pid, "control_fd": fd}
-            for g, pid, fd in zip(self._gpus, host_pids, fds, strict=True)
+            for g, pid, fd in zip((self._gpus[rank] for rank in self._ranks), pids.values(), fds, strict=True)
         ]
         self._launcher = _start_launcher(json.dumps({"gpus": gpus, "job": asdict(job)}), fds, numpy=job.sums)
         for end in agents_ends:
             end.close()
         try:
             self.agent_pids = tuple(answer["pid"] for answer in self._answers("start", self._ranks))
+            self._exchange(None)  # all agents listen now
         except BaseException:
             self.close()
             raise
@@ -190,8 +195,10 @@ class Communicator:
         self._moves = {move.task: move for move in moves(self._workload, placement)}
         self.epoch += 1
         self._command_all("abort")
+        self._exchange(None)  # an agent takes no new connection before it has ended the old ones
         addresses = [gpu.ip for gpu in self._gpus]
-        for rank, program in enumerate(of_ranks):  # one after the other, so that the order of connecting is fixed
+        for rank in self._ranks:  # one after the other, so that the order of connecting is fixed
+            program = of_ranks[rank]
             segments = self._segments(program)
             arguments = {"program": program.as_json(), "addresses": addresses, "segments": segments}
             self._send_command(rank, "connect", epoch=self.epoch, rto_min_s=rto_min_s, **arguments)
@@ -240,14 +247,16 @@ class Communicator:
         self._collective += 1
         if after_s is None:
             self._command_all("touch")
-            start_ns = -(-(now_ns() + self._lead_ns) // _PHASE_NS) * _PHASE_NS
+            start_ns = -(-(max(self._exchange(now_ns())) + self._lead_ns) // _PHASE_NS) * _PHASE_NS
         else:
-            start_ns = now_ns() + round(after_s * 1e9)
+            start_ns = max(self._exchange(now_ns())) + round(after_s * 1e9)
         damage = [] if flip is None else [flip.task, flip.byte]
         for rank in self._ranks:
             self._send_command(rank, "run", collective=self._collective, start_ns=start_ns, flip=damage)
         on_start(start_ns)
-        answers = self._answers("run", self._ranks)
+        here = dict(zip(self._ranks, self._answers("run", self._ranks), strict=True))
+        by_rank = [here.get(rank) for rank in range(len(self._gpus))]
+        answers = [next(filter(None, of_rank)) for of_rank in zip(*self._exchange(by_rank), strict=True)]
         arrived_ns = _times_by_task(answers, "arrived_ns")
         faults = [
             Fault(rank=rank, src=moved[fault["task"]].src, **fault)
@@ -264,11 +273,11 @@ class Communicator:
 
     def retransmitted_bytes(self) -> int:
         """Return the bytes that TCP has retransmitted between the GPUs since `connect`; raises CollectiveError."""
-        return sum(answer["bytes"] for answer in self._command_all("retransmitted"))
+        return sum(self._exchange(sum(answer["bytes"] for answer in self._command_all("retransmitted"))))
 
     def close(self) -> None:
         """End the agents and the launcher, and wait for them; may be called more than once."""
-        for control in self._controls:  # an agent ends when its control connection is closed
+        for control in self._controls.values():  # an agent ends when its control connection is closed
             control.close()
         for end in (self._launcher.terminate, self._launcher.kill):  # terminate kills the agents, kill the launcher
             try:

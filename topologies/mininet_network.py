@@ -14,6 +14,7 @@ from mininet.net import Mininet
 
 from topologies.fabric.addressing import Cable, Gpu
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.machines import Share
 from topologies.linux import enter_network
 from topologies.mininet_nodes import (
     ElsewhereController,
@@ -55,11 +56,15 @@ class Network(Mininet):
         controller_port: int,
         controller_at: Mapping[str, str] | None = None,
         counted_ms: int | None = None,
+        share: Share | None = None,
     ) -> None:
+        self.share = share or Share(fabric)
+        ends = (((one.a, one.a_port), (one.b, one.b_port)) for one in fabric.cables)
+        self._cable_at = {end: number for number, both in enumerate(ends) for end in both}
         self.fabric, self._controller_at, self._counted_ms = fabric, controller_at or {}, counted_ms or _DAY_MS
         Mininet.inited = True  # so that it does not start a program per system limit; `build` sets the one needed
         super().__init__(
-            topo=LonghaulTopo(fabric=fabric),
+            topo=LonghaulTopo(fabric=fabric, share=share),
             switch=FabricSwitch,
             host=GpuHost,
             link=PlannedLink,
@@ -84,8 +89,13 @@ class Network(Mininet):
 
     @property
     def host_pids(self) -> tuple[int, ...]:
-        """The pid of a process in each GPU's network namespace, by rank."""
-        return tuple(host.pid for host in self.hosts)
+        """The pid of a process in each GPU's network namespace, by rank, in a network on one machine."""
+        return tuple(self.pids_here[gpu.rank] for gpu in self.fabric.gpus)
+
+    @property
+    def pids_here(self) -> Mapping[int, int]:
+        """The pid of a process in the network namespace of each GPU in this machine, by rank."""
+        return {rank: host.pid for rank, host in zip(self.share.ranks, self.hosts, strict=True)}
 
     def addHost(self, *arguments: Any, **params: Any) -> Any:
         """Add a host that `build` makes together with all others; raises NetworkError afterwards."""
@@ -100,7 +110,7 @@ class Network(Mininet):
     def addLink(self, *ends: Any, **params: Any) -> Any:
         """Add a link that `build` makes together with all others; raises NetworkError afterwards."""
         self._check_unbuilt("link")
-        number = 2 * len(self.links)
+        number = 2 * self._cable_at[params["node1"], params["port1"]]
         return super().addLink(*ends, **(params | {"addr1": _mac(number), "addr2": _mac(number + 1)}))
 
     def _check_unbuilt(self, what: str) -> None:
@@ -112,12 +122,13 @@ class Network(Mininet):
         """Make hosts and cables, bring all interfaces up and set their addresses."""
         Path("/proc/sys/net/core/netdev_max_backlog").write_text(str(_BACKLOG_PACKETS))
         self.buildFromTopo(self.topo)
-        for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
+        gpus = [self.fabric.gpus[rank] for rank in self.share.ranks]
+        for gpu, host in zip(gpus, self.hosts, strict=True):
             intf = host.defaultIntf()
             intf.mac, intf.ip, intf.prefixLen = gpu.mac, gpu.ip, str(PREFIX_LENGTH)
             host.await_namespaces(gpu.ip)
-        run_program(["ip", "-batch", "-"], "".join(map(_cable_lines, self.links)))
-        for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
+        run_program(["ip", "-batch", "-"], "".join([*map(_cable_lines, self.links), *self._lines_between_machines()]))
+        for gpu, host in zip(gpus, self.hosts, strict=True):
             host.configure(
                 "link set dev lo up",
                 f"link set dev {gpu.interface} up",
@@ -127,13 +138,25 @@ class Network(Mininet):
                 self._set_neighbours(netlink, gpu)
                 netlink.set_segment_bytes(gpu.interface, SEGMENT_BYTES)
         with contextlib.closing(RtNetlink()) as netlink:
-            for port in (port for switch in self.fabric.switches for port in switch.ports):
+            for port in (port for s in self.fabric.switches if self.share.has(s.name) for port in s.ports):
                 netlink.set_segment_bytes(port.interface, SEGMENT_BYTES)
         for node in self.values():
             node.ready()
         for switch in self.switches:
             switch.controller_at = self._controller_at.get(switch.name)
         self.built = True
+
+    def _lines_between_machines(self) -> Iterator[str]:
+        """Yield the lines for `ip -batch` that make this machine's ends of cables between machines of their links, and
+        tell Mininet of them. The first links are not cables: they join each machine with the first."""
+        interfaces = {(s.name, port.number): port.interface for s in self.fabric.switches for port in s.ports}
+        for link, cable in enumerate(self.share.between, self.share.machines - 1):
+            for end, (node, port) in enumerate(((cable.a, cable.a_port), (cable.b, cable.b_port))):
+                if self.share.has(node):
+                    name, mac = interfaces[node, port], _mac(2 * self._cable_at[node, port] + end)
+                    PlannedIntf(name, node=self[node], port=port, mac=mac)
+                    yield f"link set dev join{link} name {name} mtu {MTU_BYTES} address {mac}\n"
+                    yield f"link set dev {name} up\n"
 
     def start(self) -> None:
         """Build the network if it is not built yet, and start its switches; raises NetworkError."""
@@ -159,7 +182,7 @@ class Network(Mininet):
 
     def _restore_neighbours(self, nodes: Set[str]) -> None:
         """Enter the neighbours of those of these nodes that are hosts."""
-        for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
+        for gpu, host in zip((self.fabric.gpus[rank] for rank in self.share.ranks), self.hosts, strict=True):
             if host.name in nodes:
                 with netlink_of(host.pid) as netlink:
                     self._set_neighbours(netlink, gpu)

@@ -29,6 +29,7 @@ if "__file__" not in globals():  # mn executes the file without __file__ and wit
 from topologies.errors import FabricError, Mistake, did_you_mean, format_value
 from topologies.fabric.addressing import Gpu
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.machines import Share
 from topologies.mininet_nodes import GpuHost
 from topologies.shaping.classes import MTU_BYTES
 
@@ -74,9 +75,12 @@ class NeighbourlyHost(GpuHost):
 class LonghaulTopo(Topo):
     """A fabric as a Mininet topology."""
 
-    def build(self, *counts: object, fabric: Fabric | None = None, **parameters: object) -> None:
+    def build(
+        self, *counts: object, fabric: Fabric | None = None, share: Share | None = None, **parameters: object
+    ) -> None:
         """Declare hosts, switches and links of `fabric`, or if None of the fabric of `parameters`, which are those of
-        `FabricSpec.parse`; mn passes `counts`, values of these in their order.
+        `FabricSpec.parse`; mn passes `counts`, values of these in their order. Of a fabric that machines share, only
+        what is whole in this machine's `share` is declared.
 
         Raises FabricError for a parameter that is not known, and for a fabric that cannot be built; if mn runs, which
         would end other networks on this machine, the message is printed and mn ends with status 2.
@@ -89,17 +93,18 @@ class LonghaulTopo(Topo):
                 if not _run_by_mn:
                     raise
                 _refuse_mn(f"--topo longhaul: {error}")
-        for gpu in fabric.gpus:
+        share = share or Share(fabric)
+        for gpu in (gpu for gpu in fabric.gpus if share.has(gpu.name)):
             others = tuple(other for other in fabric.gpus if other is not gpu)
             own = {"cls": NeighbourlyHost, "neighbours": others} if alone else {}
             self.addHost(gpu.name, ip=f"{gpu.ip}/{PREFIX_LENGTH}", mac=gpu.mac, **own)
-        for switch in fabric.switches:
+        for switch in (switch for switch in fabric.switches if share.has(switch.name)):
             self.addSwitch(switch.name, dpid=f"{switch.dpid:016x}", protocols="OpenFlow13", failMode="secure")
         mtu = (
             {"ifconfig": ["mtu", str(MTU_BYTES)]} if alone else {}
         )  # for both ends, whatever class mn's --link chooses
         hosts = {gpu.name for gpu in fabric.gpus}
-        for cable in fabric.cables:
+        for cable in (cable for cable in fabric.cables if share.has(cable.a) and share.has(cable.b)):
             ends = [(cable.a, cable.a_port), (cable.b, cable.b_port)]
             if alone:  # Mininet makes a cable in its first node, which must know the number of a process of the other
                 ends.sort(key=lambda end: end[0] in hosts)

@@ -45,8 +45,10 @@ from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch, own_kernel
 from scenarios.testbed.capture import buffered_bytes
 from scenarios.testbed.platform import VIRTUAL, Platform
+from scenarios.vm.joined import JoinedLink
 from topologies.errors import SpecError
 from topologies.fabric.fabric import build_fabric
+from topologies.fabric.machines import Share, carried_ns
 from topologies.shaping.classes import Buffer, Shaping
 from topologies.units import format_delay, format_rate
 
@@ -118,7 +120,7 @@ def network_bytes(config: Scenario) -> int:
 
 
 def memory_bytes(config: Scenario) -> int:
-    """Return the memory that a VM needs to run a configuration."""
+    """Return the memory that a VM needs to run a configuration, or all its VMs together."""
     workload = config.carried_workload
     of_ranks = programs(workload, range(config.gpus))
     cases = [peak_usage(workload, of_ranks, slow=rank) for rank in (-1, config.gpus - 1)]
@@ -129,7 +131,23 @@ def memory_bytes(config: Scenario) -> int:
     sums = _SUMS_BYTES + _SUMS_GPU_BYTES * config.gpus if adds else 0
     trace = config.conditions.trace
     trace_rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
-    return network_bytes(config) + _AGENT_BYTES * config.gpus + data + sums + trace_rows
+    once = (config.run.machines - 1) * _SYSTEM_BYTES
+    return once + network_bytes(config) + _AGENT_BYTES * config.gpus + data + sums + trace_rows * config.run.machines
+
+
+def links_between_machines(config: Scenario) -> tuple[JoinedLink, ...]:
+    """Return the links that join the VMs of a point, empty for one VM: from the first to each other, for what their
+    testbeds exchange, and those in the place of cables."""
+    if config.run.machines == 1:
+        return ()
+    conditions = conditions_of(config)
+    share = Share(conditions.fabric, machines=config.run.machines)
+    cables = [
+        JoinedLink(share.machine_of[one.a], share.machine_of[one.b], carried_ns(share, conditions.delays_s, number))
+        for number, one in enumerate(share.between)
+    ]
+    least_ns = min(link.delay_ns for link in cables)
+    return (*(JoinedLink(0, other, least_ns) for other in range(1, config.run.machines)), *cables)
 
 
 @cache
@@ -301,7 +319,8 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
         try:
             status = launch.testbed(
                 [to_json(config), task.mode, launch.words_of(config.collective.numbers)],
-                memory_bytes=memory_bytes(config),
+                memory_bytes=memory_bytes(config) // config.run.machines,
+                links=links_between_machines(config),
                 stdout=reader,
                 stderr=stderr,
                 platform=platform(config),

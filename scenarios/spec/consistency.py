@@ -69,6 +69,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
                     *_check_control(config),
                     *_check_probes(config),
                     *_check_rings(config),
+                    *_check_machines(config),
                     *_check_moves(config),
                     *_check_referees(config),
                     *_check_emulated(config),
@@ -243,6 +244,12 @@ def _check_rings(config: Scenario) -> Iterator[Mistake]:
     if sites > MAX_RING_SITES and choosing and not config.program.is_given:
         text = f"{choosing[0]} chooses rings over {sites} sites; allowed: up to {MAX_RING_SITES}"
         yield Mistake("run.modes", f"{text}, or modes that keep the ring")
+
+
+def _check_machines(config: Scenario) -> Iterator[Mistake]:
+    sites = len(config.fabric.gpus_per_site)
+    if config.run.machines > sites:
+        yield Mistake("run.machines", f"{config.run.machines} machines for {sites} sites; allowed: up to one a site")
 
 
 def _check_moves(config: Scenario) -> Iterator[Mistake]:

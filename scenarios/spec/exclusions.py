@@ -267,6 +267,15 @@ _OBSERVING = _mode(
 )
 _MEASURED_DEMAND = _is_value("te.demand", te.MEASURED)
 
+_MACHINES = _is_given("run.machines", lambda config: config.run.machines > 1)
+_CAPTURED = _is_given("program.capture", lambda config: config.program.capture)
+_FAULTS = _has("faults", "fault", lambda config: config.faults)
+_READING = _mode(
+    "a mode with measured ports",
+    lambda mode: mode.knowledge.kind == PORTS,
+    lambda mode: f"knows {mode.knowledge}",
+)
+_ONE_MACHINE = "1"
 _LATE = "its timers are later than a packet takes, so links have fifo queues"
 _NO_BEST = "no best is known there"
 _FAIR_VIRTUAL = "fair queues in virtual time"
@@ -380,6 +389,22 @@ TABLE = (
     Exclusion(_ENDS_OF_PROGRAM, _SPREAD_SCRIPT, "nobody knows which paths its messages take", "single paths"),
     Exclusion(_ENDS_OF_PROGRAM, _TE, "not modelled yet: rates of links measured through tunnels", "other knowledge"),
     Exclusion(_ENDS_OF_PROGRAM, _WALL, "its timers are later than a packet takes", "the virtual clock"),
+    Exclusion(_MACHINES, _WALL, "only virtual time can be the same in several machines", _ONE_MACHINE),
+    *(
+        Exclusion(_MACHINES, other, f"not emulated yet: {what}", _ONE_MACHINE)
+        for other, what in (
+            (_FAULTS, "a cable between two machines that fails at both of its ends"),
+            (_PROGRAM, "the hosts of a program in several machines"),
+            (_CAPTURED, "captures in several machines"),
+            (_TE, "tunnels that begin in one machine and end in another"),
+            (_BUFFER, "queues of a host's own port in several machines"),
+            (_TIMED, "changes within a collective at one instant in several machines"),
+            (_COUNTED, "connections that are opened one after the other in several machines"),
+            (_CONTROL_DELAY, "a controller that is far from the switches of another machine"),
+            (_PROBING, "probes from one machine to another"),
+            (_READING, "counters of another machine's ports"),
+        )
+    ),
     Exclusion(_READ_BESIDE_PROGRAM, _FIFO, "not emulated yet: such a queue holds what is on the way, too", _FAIR.name),
 )
 """Every pair of features that exclude each other. Pairs of values under one key, and values that need another one, are

@@ -36,7 +36,7 @@ _STATED = {
 }
 """The keys that a label begins or ends with."""
 _WITHOUT_EFFECT = {
-    *("name", "run.modes", "run.referees", "run.search", "run.baseline", "policy", "collective.count"),
+    *("name", "run.modes", "run.referees", "run.search", "run.baseline", "run.machines", "policy", "collective.count"),
     *("collective.emulated", "collective.budget"),
     *(f"program.{name}" for name in ("deadline", "sample", "memory", "processes", "output", "files")),
     *("program.capture", "program.preload"),

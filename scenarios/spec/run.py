@@ -10,7 +10,8 @@ from topologies.shaping.rate_scale import FULL_SCALE, RateScale
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """What is compared (`modes`), with which `baseline` and references (`referees`), how long a best schedule is
-    searched for, the seed of all random numbers, and the clock and the rate scale of the emulation. `captures` is no
+    searched for, the seed of all random numbers, and the clock and the rate scale of the emulation, which divides a
+    point's sites among `machines` VMs. `captures` is no
     key: the folder for captures of a run's collectives, None if nothing is captured."""
 
     modes: tuple[str, ...] = tuple(MODES)
@@ -20,6 +21,7 @@ class RunSpec:
     seed: int = 1
     clock: str = "virtual"
     scale: RateScale = FULL_SCALE
+    machines: int = 1
     captures: Path | None = field(default=None, compare=False)
 
     @property

@@ -18,10 +18,11 @@ from scenarios.signals import guarded
 from scenarios.spec.scenario import from_json
 from scenarios.testbed.capture import CAPTURED, CaptureError, Captures
 from scenarios.testbed.launch import numbers_in
-from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform
+from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform, joined
 from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Failure, Testbed
+from scenarios.vm.boot import MACHINE
 
 _YIELDS = 3  # number of yields, for the processes that forward the output
 
@@ -31,6 +32,8 @@ def main(arguments: list[str]) -> int:
     _keep_stdout()
     config, mode = from_json(arguments[0]), arguments[1]
     platform = Platform.parse(arguments[3]) if arguments[3:] else VIRTUAL
+    if config.run.machines > 1:
+        platform = joined(int(os.environ[MACHINE]))
     fair_links = None if mode == CAPACITY else config.fair_links(mode)
     try:
         with (

@@ -7,11 +7,15 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 from scenarios import vm
 from scenarios.spec.scenario import from_json
+from scenarios.testbed.peers import ENDED
 from scenarios.testbed.platform import VIRTUAL, Platform
+from scenarios.vm import joined
+from scenarios.vm.joined import JoinedLink
 from scenarios.vm.machine import Sink
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,13 +30,16 @@ def testbed(
     stdout: Sink,
     stderr: Sink,
     platform: Platform = VIRTUAL,
+    links: Sequence[JoinedLink] = (),
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
     """Run ``python -m scenarios.testbed.__main__`` with these arguments on this platform and return its exit status.
 
     `memory_bytes` is the memory of the VM, if the platform has one. `on_start` is called with a function that ends the
     testbed from any other thread. The folder for captures that the configuration names is the one that the VM can write
-    to. Raises vm.VMError, and vm.CannotRunError if this machine cannot run the VM.
+    to. With `links` it runs in the VMs that these join, with `memory_bytes` each: all do the same, so its output is
+    that of the first one, and its status the first that is not 0. Raises vm.VMError, and vm.CannotRunError if this
+    machine cannot run the VM.
     """
     compile_modules()
     command = [sys.executable, "-m", "scenarios.testbed.__main__", *arguments]
@@ -40,6 +47,10 @@ def testbed(
         command.append(str(platform))
     if not platform.own_openvswitch:
         return _on_this_machine(command, stdout, stderr, on_start)
+    if links:
+        return _in_joined_vms(
+            command, links, memory_bytes=memory_bytes, stdout=stdout, stderr=stderr, on_start=on_start
+        )
     return vm.run(
         command,
         results=from_json(arguments[0]).run.captures,
@@ -51,6 +62,35 @@ def testbed(
         stderr=stderr,
         on_start=on_start,
     )
+
+
+def _in_joined_vms(
+    command: Sequence[str],
+    links: Sequence[JoinedLink],
+    *,
+    memory_bytes: int,
+    stdout: Sink,
+    stderr: Sink,
+    on_start: Callable[[Callable[[], None]], None] | None,
+) -> int:
+    """Run a testbed in each of the VMs that the links join; of what they print on stderr, the cause comes last."""
+    machines = 1 + max(max(link.one, link.other) for link in links)
+    errors = [BytesIO() for _ in range(machines)]
+    try:
+        statuses = joined.run(
+            [command] * machines,
+            links,
+            memory_bytes=memory_bytes,
+            directory=ROOT,
+            environment=environment(),
+            sinks=[(stdout if number == 0 else BytesIO(), errors[number]) for number in range(machines)],
+            on_start=on_start,
+            ends_together=True,
+        )
+    finally:
+        for text in sorted((each.getvalue() for each in errors), key=lambda text: ENDED.encode() not in text):
+            stderr.write(text)
+    return next((status for status in statuses if status), 0)
 
 
 @cache

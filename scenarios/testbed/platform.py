@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hosts.communicator import LEAD_S
@@ -31,7 +31,8 @@ class Platform:
     With `own_openvswitch` the testbed starts and stops Open vSwitch, as in the VM; without it the machine's own must be
     running. `folder` is for the testbed's files, and is made if it does not exist. `scale` applies to rates and chunks,
     `late_s` is the tolerated timer lateness, and `lead_s` the time from the command to begin a collective to its
-    beginning. `is_real` is true if the clock is the wall clock.
+    beginning. `is_real` is true if the clock is the wall clock. If the VM `is_joined` with others, `machine` is its
+    number among them.
     """
 
     own_openvswitch: bool = True
@@ -40,6 +41,8 @@ class Platform:
     late_s: float = VIRTUAL_LATE_S
     lead_s: float = LEAD_S
     is_real: bool = False
+    machine: int = 0
+    is_joined: bool = False
 
     @classmethod
     def real(cls, scale: RateScale, *, own_kernel: bool) -> "Platform":
@@ -67,6 +70,11 @@ class Platform:
 
 
 VIRTUAL = Platform()
+
+
+def joined(machine: int) -> Platform:
+    """Return the platform of the VM with this number among several that are joined."""
+    return replace(VIRTUAL, machine=machine, is_joined=True)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class Recovery:
         self._in_force: tuple[int, ...] = ()  # the faults under which paths were last chosen
         self._reroute, self._renew = False, False  # whether the next attempt needs new paths, and new agents
         self._faults = testbed.config.faults
-        self._interfaces = [f"/proc/{pid}/net/dev" for pid in testbed.network.host_pids]
+        self._interfaces = [f"/proc/{pid}/net/dev" for pid in testbed.network.pids_here.values()]
 
     def records(self, numbers: range) -> Iterator[CollectiveRecord | Event]:
         """Run these collectives in order; yield the record of each, then the events until its end. Of those that are

@@ -57,6 +57,7 @@ from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import ROUTING
 from scenarios.testbed import control_delay, snapshot
 from scenarios.testbed.packet_balance import PacketBalance
+from scenarios.testbed.peers import Peers
 from scenarios.testbed.platform import VIRTUAL, Platform, restored_settings
 from scenarios.testbed.port_watch import Counters
 from scenarios.vm import VMError, openvswitch
@@ -65,6 +66,7 @@ from scenarios.vm.openvswitch import waking_vswitchd
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NO_CABLES, Cables, cable, reachable
+from topologies.fabric.machines import Share, carried_ns
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
@@ -213,6 +215,7 @@ class Testbed:
         in_force = (lambda number: self.faults_under.get(number, ())) if config.faults else None
         self.conditions = conditions_of(config, in_force)
         self.fabric: Fabric = self.conditions.fabric
+        self.share = Share(self.fabric, platform.machine, config.run.machines if platform.is_joined else 1)
         self.delays_s = self.conditions.shared_delays_s
         rates_bps = self.conditions.shared_bps(0, config.collective.count) if has_agents else np.zeros(0)
         self._slowest_bps = float(rates_bps[rates_bps > 1].min(initial=np.inf))
@@ -246,8 +249,11 @@ class Testbed:
             self.controller_at = control_delay.addresses(self.fabric) if delays_s else {}
             listen = "0.0.0.0" if delays_s else None  # noqa: S104  (the VM has only loopback)
             self.controller = stack.enter_context(
-                ControllerProcess(self.config.fabric, self.platform.folder, listen=listen)
+                ControllerProcess(
+                    self.config.fabric, self.platform.folder, listen=listen, elsewhere=self.share.elsewhere
+                )
             )
+            self._peers = stack.enter_context(Peers(self.share.number, self.share.machines))
             self.tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
             self.network = stack.enter_context(
                 Network(
@@ -255,6 +261,7 @@ class Testbed:
                     controller_port=PORT,
                     controller_at=self.controller_at,
                     counted_ms=_COUNTED_MS[self.platform.is_real] if self._at_prompt else None,
+                    share=self.share,
                 )
             )
             self.tell("the shaping of the links")
@@ -269,7 +276,7 @@ class Testbed:
                 stack.callback(self._close_agents)
             else:
                 self.set_queues()
-            self._drops = DropCounter(self.network.host_pids)
+            self._drops = DropCounter(self.network.pids_here.values())
             stack.callback(self._drops.close)
             self._balance = PacketBalance(self.fabric, self.network.host_pids) if self.config.faults else None
             self._timer_latency = stack.enter_context(TimerLatency()) if self.platform.is_real else None
@@ -285,7 +292,7 @@ class Testbed:
         size, by_path = transport.buffer_bytes, self.keeps_fixed_paths and self.fair_links is not None
         shaping = Shaping(
             fabric=self.fabric,
-            delays_s=self.router.delays_s,
+            delays_s=self._delays_here_s,
             late_s=self.platform.late_s,
             fair=self.fair_links is not None,
             services=() if self.tunnels else services(self.config.classes),
@@ -300,9 +307,21 @@ class Testbed:
             paths=tuple(tunnels_match(path.index, left=True) for path in self.fabric.paths) if by_path else (),
             moving=self.config.conditions.moves is not None,
             segment_bytes=self._segment_bytes,
+            share=self.share if self.share.machines > 1 else None,
         )
         self._rates_bps = rates_bps
-        return Shaper(shaping, self.platform.scale.rates_bps(self._rates_with_tunnels_bps), self.network.host_pids)
+        return Shaper(shaping, self.platform.scale.rates_bps(self._rates_with_tunnels_bps), self.network.pids_here)
+
+    @property
+    def _delays_here_s(self) -> Floats:
+        """The delays of the logical links without what links between machines take of them, [links] s."""
+        delays_s = self.router.delays_s.copy()
+        for number, one in enumerate(self.share.between):
+            taken_s = carried_ns(self.share, delays_s, number) / 1e9
+            for link in self.fabric.links:
+                if link.kind == "wan" and cable(link.src, link.far_end) == cable(*one.directions[0]):
+                    delays_s[link.index] -= taken_s
+        return delays_s
 
     @property
     def _sending_services(self) -> int:
@@ -370,7 +389,7 @@ class Testbed:
             deadline_s += self.config.transport.rto_min_s * frames
         return Communicator(
             self.fabric,
-            host_pids=self.network.host_pids,
+            host_pids=self.network.pids_here,
             workload=workload,
             most=self._most,
             transport=self.config.transport,
@@ -379,6 +398,7 @@ class Testbed:
             lead_s=self.platform.lead_s,
             epoch=epoch,
             fastest_bps=self._fastest_bps if self._has_own_segments else None,
+            exchange=self._peers.exchange,
         )
 
     @property
@@ -414,7 +434,7 @@ class Testbed:
             self._set_windows(self._windows(self.fair_links))
         elif self._queued_bytes is not None:  # restore the limits from before fair sharing
             self._set_windows(FairShareLimits(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
-        for pid in self.network.host_pids:
+        for pid in self.network.pids_here.values():
             with inside(pid):
                 if self.is_lossless:
                     allow_overtaking()
@@ -443,16 +463,16 @@ class Testbed:
 
     def _set_windows(self, windows: FairShareLimits) -> None:
         self._set_segments(windows.segment_bytes)
-        for pid in self.network.host_pids:
+        for pid in self.network.pids_here.values():
             with inside(pid):
                 before = set_queued_bytes(windows.queued_bytes)
             self._queued_bytes = self._queued_bytes or before
 
     def _set_segments(self, segment_bytes: int) -> None:
         """Let TCP make segments of up to this size."""
-        for gpu, pid in zip(self.fabric.gpus, self.network.host_pids, strict=True):
+        for rank, pid in self.network.pids_here.items():
             with inside(pid), closing(RtNetlink()) as netlink:
-                netlink.set_segment_bytes(gpu.interface, segment_bytes)
+                netlink.set_segment_bytes(self.fabric.gpus[rank].interface, segment_bytes)
 
     @property
     def router(self) -> Router:
@@ -461,7 +481,7 @@ class Testbed:
 
     def snapshot(self) -> dict[str, object]:
         """Take a snapshot of the machine (`snapshot.take`)."""
-        return snapshot.take(self.network.host_pids[0])
+        return snapshot.take(next(iter(self.network.pids_here.values())))
 
     @property
     def rto_min_s(self) -> float | None:
@@ -508,7 +528,7 @@ class Testbed:
             reembedded=change.reembedded,
             rerouted=change.rerouted,
             reconfigure_ns=change.took_ns,
-            reconfigure_messages=change.messages,
+            reconfigure_messages=None if change.messages is None else sum(self._peers.exchange(change.messages)),
             start_ns=tuple(at - zero_ns for at in result.start_ns),
             sent_ns=tuple(at - zero_ns for at in result.sent_ns),
             arrived_ns=tuple(at - zero_ns for at in result.arrived_ns),
@@ -521,7 +541,7 @@ class Testbed:
 
     def drops(self) -> int:
         """Return the number of packets dropped anywhere since the last call."""
-        return sum(self._drops.drops().values())
+        return sum(self._peers.exchange(sum(self._drops.drops().values())))
 
     def lost_packets(self) -> int:
         """Wait until no packet is under way, and return the number of packets that hosts have sent and no host has
@@ -641,7 +661,9 @@ class Testbed:
 
     def _wait_ready(self, without: Collection[str] = ()) -> None:
         with waking_vswitchd():
+            without = {*without, *self.share.elsewhere}
             self._controller.wait_ready(timeout_s=_READY_S, alive=self.controller.alive, without=without)
+        self._peers.exchange(None)
 
     def agent_pid(self, rank: int) -> int:
         """Return the pid of a rank's agent."""

@@ -16,6 +16,10 @@ Clock = Literal["virtual", "wall"]
 CLOCKS: tuple[Clock, ...] = ("virtual", "wall")
 
 
+MACHINE = "LONGHAUL_MACHINE"
+"""The environment variable with the number of the joined machine in which a command runs."""
+
+
 class Member(NamedTuple):
     """A machine among several that are joined in virtual time (`scenarios.vm.joined`): its number, the file descriptor
     of their memory, the links (machine, machine, delay in ns), and the date at which they all begin, in ns since 1970.

@@ -17,15 +17,14 @@ from typing import Any, NamedTuple
 
 from scenarios import vm
 from scenarios.vm import resources
-from scenarios.vm.boot import Member
+from scenarios.vm.boot import MACHINE, Member
 from scenarios.vm.errors import VMUsageError
 from scenarios.vm.machine import Sink
 from scenarios.vm.resources import DEFAULT_MEMORY_BYTES
 from topologies import units
+from topologies.fabric.machines import MAX_MACHINES
 
-MAX_MACHINES, MAX_LINKS = 16, 64
-MACHINE = "LONGHAUL_MACHINE"
-"""The environment variable with the number of the machine in which a command runs."""
+MAX_LINKS = 64
 _ENDED, _LINE_BYTES = 2**63 - 1, 64  # what the kernel knows an ended machine by, and where: a line of memory for each
 
 
@@ -61,19 +60,34 @@ def run(
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     sinks: Sequence[tuple[Sink, Sink]],
+    on_start: Callable[[Callable[[], None]], None] | None = None,
+    ends_together: bool = False,
     **options: Any,
 ) -> tuple[int, ...]:
     """Run a command in each of several joined VMs; return their exit statuses.
 
-    `memory_bytes` is that of one VM, `sinks` has the stdout and stderr of each, and `options` go to `vm.run`. All VMs
-    end before this function returns. Raises VMUsageError if the links do not join all machines, and the first error of
-    a VM otherwise, after the end of the others.
+    `memory_bytes` is that of one VM, `sinks` has the stdout and stderr of each, and `options` go to `vm.run`. With
+    `ends_together`, a status other than 0 ends all. `on_start` receives a function that ends all VMs, which may be
+    called from any thread. All VMs end before this function returns. Raises VMUsageError if the links do not join all
+    machines, and otherwise the first error of a VM, after the end of the others.
     """
     check(len(commands), links)
     resources.memory_folder(len(commands) * memory_bytes, os.environ)
     statuses, errors = [0] * len(commands), list[BaseException]()
     stops = list[Callable[[], None]]()
     start_ns = time.time_ns()
+
+    over = threading.Event()
+
+    def started(stop: Callable[[], None]) -> None:
+        stops.append(stop)
+        if over.is_set():
+            stop()
+
+    def stop_all() -> None:
+        over.set()
+        for stop in tuple(stops):
+            stop()
 
     def run_one(number: int, fd: int) -> None:
         stdout, stderr = sinks[number]
@@ -85,16 +99,19 @@ def run(
                 memory_bytes=memory_bytes,
                 stdout=stdout,
                 stderr=stderr,
-                on_start=stops.append,
+                on_start=started,
                 member=member,
                 **options | {"environment": environment},
             )
+            if ends_together and statuses[number]:
+                stop_all()
             os.pwrite(fd, struct.pack("<Q", _ENDED), number * _LINE_BYTES)  # the others need not wait for it
         except BaseException as error:  # one VM without the others would wait for ever
             errors.append(error)
-            for stop in tuple(stops):
-                stop()
+            stop_all()
 
+    if on_start is not None:
+        on_start(stop_all)
     with _shared_memory() as fd:
         threads = [threading.Thread(target=run_one, args=(number, fd)) for number in range(len(commands))]
         try:
@@ -102,12 +119,11 @@ def run(
                 thread.start()
             for thread in threads:
                 thread.join()
-        finally:  # Ctrl-C comes here
-            while any(thread.is_alive() for thread in threads):
-                for stop in tuple(stops):
-                    stop()
-                time.sleep(0.01)
-    if errors:
+        finally:
+            stop_all()  # after Ctrl-C; otherwise they have ended
+            for thread in threads:
+                thread.join()
+    if errors and not (ends_together and any(statuses)):
         raise errors[0]
     return tuple(statuses)
 

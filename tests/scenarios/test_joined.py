@@ -111,6 +111,24 @@ def test_machines_that_no_link_joins_directly_reach_each_other_over_others(vm: V
     assert others == ["860000"] * 2
 
 
+def test_a_packet_on_a_faster_link_arrives_before_an_earlier_one_on_a_slower_link(vm: VM) -> None:
+    """A machine that waits for the slower one had taken that for its next event, and its kernel ended."""
+    script = """
+        for n in 0 1; do up join$n 10.0.$n.$((m + 1))/24; done
+        if [ $m = 1 ]; then exec python3 two.py; fi
+        sleep 1; for n in 0 1; do ping -c 1 10.0.$n.2 >/dev/null; done
+        (echo slow >/dev/udp/10.0.0.2/7; sleep 0.001; echo fast >/dev/udp/10.0.1.2/7; sleep 1)
+    """
+    receives = """
+import socket, time
+there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+there.bind(("0.0.0.0", 7))
+print(*(there.recv(9).decode().strip() for _ in range(2)))
+"""
+    (lines,) = ran(vm, ["0-1, 20 ms", "0-1, 1 ms"], f"bash -c '{UP}{script}'", programs={"two.py": receives}).values()
+    assert lines == ["fast slow"]
+
+
 def test_messages_take_the_times_of_one_machine_and_the_same_nanoseconds_on_a_busy_host(vm: VM) -> None:
     """The oracle is a cable with netem in one machine; its timer is a nanosecond late."""
     joined = (

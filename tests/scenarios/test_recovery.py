@@ -31,7 +31,7 @@ class Scripted:
         self.config = SimpleNamespace(faults=faults, control=SimpleNamespace(counted=False))
         self.fabric = build_fabric(FabricSpec())
         self.lost: Iterator[int] = iter(())  # the packets lost in each collective that completes
-        self.network, self.testbed = SimpleNamespace(host_pids=[]), self
+        self.network, self.testbed = SimpleNamespace(pids_here={}), self
         self.controller = SimpleNamespace(alive=lambda: True, ends=lambda: False, kill=lambda: None)
         self._script, self.begun, self.calls = iter(script), list[int](), list[str]()
         self.dead: Iterator[list[list[str]]] = iter(())  # the failed cables in the controller's next answers

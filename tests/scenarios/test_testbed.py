@@ -112,6 +112,6 @@ def test_packet_reordering_is_allowed_only_with_fair_queues_and_without_faults(
     monkeypatch.setattr(testbed, "allow_overtaking", lambda: found.append(1))
     for name in ("_windows", "_set_windows"):
         monkeypatch.setattr(up, name, lambda _: None)
-    up.network = SimpleNamespace(host_pids=range(8))  # type: ignore[assignment]
+    up.network = SimpleNamespace(pids_here=dict.fromkeys(range(8), 1))  # type: ignore[assignment]
     up.set_queues()
     assert len(found) == 8 * allows

@@ -57,6 +57,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.machines import Share
 from topologies.fabric.ports import links_in_grain
 from topologies.shaping.ifb import Ifb, delays, nic_name, nics
 from topologies.shaping.netlink import ChildClass
@@ -181,7 +182,7 @@ class Shaping:
     its own at the port where it begins: rates are those of links or ports, followed by those of tunnels, and traffic in
     no tunnel has the port's rate. With `paths`, tc's match of packets in a tunnel over each path, no delay
     is applied before a WAN link. With `moving`, WAN delays may change (`tc.Shaper.move`). Segments have up to
-    `segment_bytes`.
+    `segment_bytes`. Of a fabric that machines share, it is the traffic control of this machine's `share`.
     """
 
     fabric: Fabric
@@ -198,10 +199,25 @@ class Shaping:
     paths: tuple[str, ...] = ()
     moving: bool = False
     segment_bytes: int = 0
+    share: Share | None = None
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
         """All classes, port by port; the classes below another class follow it."""
+        return tuple(htb for htb in self._all_classes if self._has(htb.interface))
+
+    def _has(self, interface: str) -> bool:
+        """Whether an interface is in this machine."""
+        return self.share is None or interface in self._interfaces_here
+
+    @cached_property
+    def _interfaces_here(self) -> frozenset[str]:
+        assert self.share is not None
+        here = {port.interface for s in self.fabric.switches if self.share.has(s.name) for port in s.ports}
+        return frozenset(here | {nic_name(rank) for rank in self.share.ranks})
+
+    @property
+    def _all_classes(self) -> tuple[HtbClass, ...]:
         wan, links = wan_of(self.fabric), len(links_in_grain(self.fabric).all)
         ports = classes_of(self.fabric)
         minors = Counter(port.interface for port in ports)
@@ -259,7 +275,7 @@ class Shaping:
         if not self._delays_after_links:
             return ()
         sending = nics(self.fabric) if self._is_physical else ()
-        return sending + delays(
+        delaying = delays(
             self.fabric,
             self.delays_s,
             wan_loss=self.wan_loss,
@@ -267,6 +283,9 @@ class Shaping:
             paths=self.paths,
             moving=self.moving,
         )
+        ranks = range(len(self.fabric.gpus)) if self.share is None else self.share.ranks
+        ifbs = (*sending, *delaying)
+        return tuple(ifb for ifb in ifbs if (self._has(ifb.interface) if ifb.rank is None else ifb.rank in ranks))
 
     @property
     def _is_physical(self) -> bool:

@@ -42,7 +42,7 @@ class HostPorts:
         behind = () if self._nics else self._fabric.gpus
         names = [(f"port{gpu.rank}", port[gpu.name]) for gpu in behind]
         ifbs = [Ifb(name=name, rank=None, interface=leaf, sources=(), delay_ns=1) for name, leaf in names]
-        self._behind = IfbDevices(ifbs, ())
+        self._behind = IfbDevices(ifbs)
 
     def __enter__(self) -> "HostPorts":
         try:

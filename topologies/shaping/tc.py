@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from socket import if_indextoname, if_nametoindex
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -49,19 +50,21 @@ class Shaper:
     """A context manager that shapes a fabric's network until it is closed.
 
     This process must be in the switches' network namespace. `host_pids` are processes in the network namespaces of the
-    GPUs, by rank; fair sharing, the physical grain and finite buffers need them. Raises TcError if delays cannot be
-    shaped, or the kernel refuses the shaping or holds another one afterwards.
+    GPUs, by rank (of a fabric that machines share, of those here); fair sharing, the physical grain and finite buffers
+    need them. Raises TcError if delays cannot be shaped, or the kernel refuses the shaping or holds another one
+    afterwards.
     """
 
-    def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
+    def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] | Mapping[int, int] = ()) -> None:
         self.shaping = shaping
         self._releasing: frozenset[str] = frozenset()
         try:
             ifbs = shaping.ifbs
         except ValueError as error:
             raise TcError(str(error)) from None
-        self._ifbs = IfbDevices(ifbs, host_pids)
-        self._senders = SenderNetems(shaping.fabric, host_pids if shaping.buffer else ())
+        pids = dict(enumerate(host_pids)) if isinstance(host_pids, Sequence) else host_pids
+        self._ifbs = IfbDevices(ifbs, pids)
+        self._senders = SenderNetems(shaping.fabric, [*pids.values()] if shaping.buffer else ())
         ifb_names = {ifb.name for ifb in ifbs}
         self._ifindex = {name: _ifindex(name) for name in shaping.interfaces if name not in ifb_names}
         self._netlink = RtNetlink()
@@ -234,7 +237,7 @@ class Shaper:
 class IfbDevices:
     """The ifbs of a shaping, in the network namespaces of this process and of the GPUs' hosts."""
 
-    def __init__(self, ifbs: Sequence[Ifb], host_pids: Sequence[int]) -> None:
+    def __init__(self, ifbs: Sequence[Ifb], host_pids: Mapping[int, int] = MappingProxyType({})) -> None:
         self._by_pid: dict[str, list[Ifb]] = {}
         for ifb in ifbs:
             pid = "self" if ifb.rank is None else str(host_pids[ifb.rank])
@@ -353,7 +356,7 @@ class DropCounter:
     `host_pids` are processes in the network namespaces of the hosts.
     """
 
-    def __init__(self, host_pids: Sequence[int]) -> None:
+    def __init__(self, host_pids: Collection[int]) -> None:
         self._devices = [Path(f"/proc/{pid}/net/dev") for pid in ("self", *host_pids)]
         self._kernels: dict[str, RtNetlink] = {}
         for pid in ("self", *map(str, host_pids)):
