@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from analysis.figures.output import Picture
     from analysis.statistics.intervals import Interval, Series
     from scenarios.policies.conditions import Conditions
+    from topologies.conditions.background_load import Loaded
 
 COMMAND = "run.py variability"
 _BASE, _MODES = "base", ("wan", "ccl", "joint")
@@ -40,6 +41,8 @@ _SPAN = (-200.0, 120.0)
 """Where gains are drawn (%): intervals of those over ECMP, whose hash may be good luck, go far below."""
 _HASH_SEEDS = (1, 2, 3, 4)
 _DAY_S = 86_400.0
+_UNITS = (("d", _DAY_S), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+_OWN = "data"  # the step that matrices have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +93,11 @@ class Line:
 def _parser() -> CommandParser:
     parser = CommandParser(prog=COMMAND, description="The gain of each mode by how variable the WAN is (model).")
     add_scenario(parser, count=2000, default=[str(_SCENARIO)])
-    parser.add_argument("--data", metavar="DIR", help="folder of the published data that packs read")
-    parser.add_argument("--steps", default="5 min,1 h", help="data's time between collectives (default %(default)s)")
+    parser.add_argument(
+        "--steps",
+        default=f"{_OWN},1 h",
+        help=f"data's time between collectives, {_OWN}: between two matrices (default %(default)s)",
+    )
     parser.add_argument("--peaks", default="0.8,3,10", help="highest load of a link, of its capacity (%(default)s)")
     parser.add_argument("--ages", default="0,1,2,3,4,5", help="ages of knowledge in collectives (default %(default)s)")
     add_output(parser)
@@ -132,8 +138,7 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     from topologies.conditions.background_load import write
 
     of_one = argparse.Namespace(**{**vars(options), "scenario": name})
-    data = {} if options.data is None else {"--data": options.data}
-    plain = loaded(of_one, data)
+    plain = loaded(of_one, {})
     if plain.conditions.load is None:
         raise ValueError(f"{name} has no background load; allowed: a scenario with [conditions.load]")
     if plain.conditions.every_s is not None:
@@ -143,11 +148,13 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
         if not (age.isascii() and age.isdecimal()):
             text = f"--ages: {format_value(age)} is not a number of collectives"
             raise ValueError(f"{text}; allowed: whole numbers from 0")
+    own = _interval(conditions_of(plain.configurations()[0])) if _OWN in steps else ""
+    steps = [*dict.fromkeys(own if step == _OWN else step for step in steps)]
     loads = [(step, toml_or_text(peak)) for step in steps for peak in peaks]
     given = write(plain.conditions.load)
     axis = {"sweep.conditions.load": [given | {"step": step, "peak": peak} for step, peak in loads]}
 
-    swept = loaded(of_one, data | axis)
+    swept = loaded(of_one, axis)
     warn(COMMAND, [swept], emulates=False)
     configs = swept.configurations()
     all_conditions = [conditions_of(config) for config in configs]
@@ -155,7 +162,7 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     measures = [_variability(*each) for each in zip(all_conditions, kept, strict=True)]
 
     def series(what: str, values: Mapping[str, object]) -> "dict[tuple[int, str], Series]":
-        scenario = loaded(of_one, {**data, **axis, **values})
+        scenario = loaded(of_one, {**axis, **values})
         return _series(
             run(scenario, progress=lambda done, count: show(f"{plain.name}, {what}: {done} of {count} points")), kept
         )
@@ -204,12 +211,23 @@ class _Kept(NamedTuple):
 def _kept(conditions: "Conditions", count: int) -> _Kept:
     import numpy as np
 
+    load = _load(conditions)
+    return _Kept(np.flatnonzero(load.are_of_data(count)), _DAY_S / load.step_s)
+
+
+def _interval(conditions: "Conditions") -> str:
+    """Return the usual time from one matrix to the next in words: "15 min"."""
+    interval_s = _load(conditions).interval_s
+    unit, of_unit_s = next((unit for unit in _UNITS if unit[1] <= interval_s), _UNITS[-1])
+    return f"{interval_s / of_unit_s:g} {unit}"
+
+
+def _load(conditions: "Conditions") -> "Loaded":
     from topologies.conditions.background_load import Loaded
 
-    load = conditions.drawn
-    if not isinstance(load, Loaded):
-        raise TypeError(f"a load has a sampler {load!r}")
-    return _Kept(np.flatnonzero(load.are_of_data(count)), _DAY_S / load.step_s)
+    if not isinstance(conditions.drawn, Loaded):
+        raise TypeError(f"a load has a sampler {conditions.drawn!r}")
+    return conditions.drawn
 
 
 def _series(rows: "pd.DataFrame", kept: Sequence[_Kept]) -> "dict[tuple[int, str], Series]":
