@@ -108,7 +108,8 @@ def test_several_papers_are_repeated_one_after_the_other() -> None:
 def test_diloco_is_beside_the_papers_table(tmp_path: Path) -> None:
     ended = papers("diloco", "--json", "--figure", str(tmp_path / "diloco"), "--seed", "2")
     assert ended.returncode == 0, ended.stderr
-    claims = {one["says"].partition(" needs")[0]: one for one in json.loads(ended.stdout)["claims"]}
+    told = json.loads(ended.stdout)
+    claims = {one["says"].partition(" needs")[0]: one for one in told["claims"]}
     # Table 4 of arXiv 2501.18512, 10B, 90 %: 222.3 Gbit/s for data parallelism, 16, 9.1, 5.2 and 1.4 for the others.
     published = {"DiLoCo (local SGD)": 222.3 / 16, "Streaming DiLoCo": 222.3 / 9.1}
     published["Streaming, overlapped"] = 222.3 / 5.2
@@ -120,6 +121,15 @@ def test_diloco_is_beside_the_papers_table(tmp_path: Path) -> None:
     with (tmp_path / "diloco.csv").open() as file:
         theirs = [row for row in csv.DictReader(file) if row["published"] == "True"]
     streaming = {float(row["utilisation"]): float(row["gbps"]) for row in theirs if row["method"] == "Streaming DiLoCo"}
+    # A round of DiLoCo: 100 steps of 0.8 s, and half of the values of 16 bits twice, but for the last two thirds of a
+    # step (its backward), in which 47 of 48 layers' sums begin.
+    measured = {(one["method"], one["gbps"]): one["measured"] for one in told["lines"] if "gbps" in one}
+    assert len(measured) == 10
+    for gbps in (5.2, 16.0):
+        sum_s = 160 / gbps
+        assert 80 / (80 + sum_s) < measured["DiLoCo (local SGD)", gbps] < 80 / (80 + sum_s - 0.8)
+    with (tmp_path / "diloco.csv").open() as file:
+        assert sum(row["beside"] == "True" for row in csv.DictReader(file)) == 10
     assert len(theirs) == 25 and streaming == {0.5: 1.7, 0.8: 5.2, 0.9: 9.1, 0.95: 13.3, 0.99: 19.3}
 
 
