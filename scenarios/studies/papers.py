@@ -55,6 +55,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--engine", choices=("model", "both"), default="both", help="model: nothing is measured")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="VMs at a time (default 1)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of what is random (default 1)")
+    parser.add_argument("--data", metavar="DIR", help="folder of published data that a paper can replay (followup)")
     add_output(parser)
     return parser
 
@@ -67,8 +68,10 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         if options.figure is not None:
             raise ValueError("--figure: no paper is named; allowed: with the name of a paper")
         return _list()
-    for name in names:
-        paper(name)  # before the first one takes its time
+    for name in names:  # before the first one takes its time
+        if not paper(name).reads_data and options.data is not None:
+            readers = ", ".join(one for one in PAPERS if paper(one).reads_data)
+            raise ValueError(f"--data: {name} reads no data; allowed: with {readers}")
     if len(names) > 1 and options.figure is not None:
         raise ValueError(f"--figure: {len(names)} papers are named; allowed: with one")
     answers = {name: _repeated(name, options, show) for name in names}
@@ -87,7 +90,8 @@ def _repeated(name: str, options: argparse.Namespace, show: Show) -> Answer:
     from scenarios.papers.paper import Settings, claims_table
 
     chosen = paper(name)
-    repeated = chosen.repeat(Settings(measures=options.engine == "both", jobs=options.jobs, seed=options.seed), show)
+    settings = Settings(measures=options.engine == "both", jobs=options.jobs, seed=options.seed, data=options.data)
+    repeated = chosen.repeat(settings, show)
     if options.figure is not None and repeated.picture is None:
         raise ValueError(f"--figure: {name} has a figure of what was measured alone; allowed: --engine both")
     head = "\n".join([f"{chosen.reference}: {chosen.result}", *(f"Assumed: {one}" for one in chosen.assumed)])
