@@ -14,6 +14,7 @@ choices reach into the next one, ten of them are needed.
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -148,8 +149,7 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
         if not (age.isascii() and age.isdecimal()):
             text = f"--ages: {format_value(age)} is not a number of collectives"
             raise ValueError(f"{text}; allowed: whole numbers from 0")
-    own = _interval(conditions_of(plain.configurations()[0])) if _OWN in steps else ""
-    steps = [*dict.fromkeys(own if step == _OWN else step for step in steps)]
+    steps = _steps(steps, _load(conditions_of(plain.configurations()[0])).interval_s, plain.name)
     loads = [(step, toml_or_text(peak)) for step in steps for peak in peaks]
     given = write(plain.conditions.load)
     axis = {"sweep.conditions.load": [given | {"step": step, "peak": peak} for step, peak in loads]}
@@ -160,9 +160,11 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     all_conditions = [conditions_of(config) for config in configs]
     kept = [_kept(conditions, plain.collective.count) for conditions in all_conditions]
     measures = [_variability(*each) for each in zip(all_conditions, kept, strict=True)]
+    count = max(int(one.numbers[-1]) for one in kept) + 1  # what follows is repeated
+    counted = {"collective.count": count, "collective.emulated": count}
 
     def series(what: str, values: Mapping[str, object]) -> "dict[tuple[int, str], Series]":
-        scenario = loaded(of_one, {**axis, **values})
+        scenario = loaded(of_one, {**axis, **counted, **values})
         return _series(
             run(scenario, progress=lambda done, count: show(f"{plain.name}, {what}: {done} of {count} points")), kept
         )
@@ -215,11 +217,25 @@ def _kept(conditions: "Conditions", count: int) -> _Kept:
     return _Kept(np.flatnonzero(load.are_of_data(count)), _DAY_S / load.step_s)
 
 
-def _interval(conditions: "Conditions") -> str:
-    """Return the usual time from one matrix to the next in words: "15 min"."""
-    interval_s = _load(conditions).interval_s
+def _steps(asked: Sequence[str], interval_s: float, name: str) -> list[str]:
+    """Return the steps of a scenario whose matrices are so far apart: those that are shorter are left out, and told.
+    Raises ValueError if none is left."""
+    from topologies.units import SPAN, UnitError, parse_delay_s
+
     unit, of_unit_s = next((unit for unit in _UNITS if unit[1] <= interval_s), _UNITS[-1])
-    return f"{interval_s / of_unit_s:g} {unit}"
+    own, steps = f"{interval_s / of_unit_s:g} {unit}", list[str]()
+    for step in dict.fromkeys(own if step == _OWN else step for step in asked):
+        try:
+            is_short = parse_delay_s(step, SPAN) < interval_s - 1e-9
+        except UnitError:
+            is_short = False  # the scenario tells what is wrong
+        if is_short:
+            print(f"{COMMAND}: {name}: the step {step} is left out, as matrices are {own} apart", file=sys.stderr)
+        else:
+            steps.append(step)
+    if not steps:
+        raise ValueError(f"--steps: {name} has matrices that are {own} apart; allowed: {_OWN}, or {own} and more")
+    return steps
 
 
 def _load(conditions: "Conditions") -> "Loaded":

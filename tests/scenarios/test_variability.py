@@ -1,6 +1,7 @@
 """`run.py variability`: gains by how variable a WAN's rates are."""
 
 import csv
+import json
 from functools import partial
 from pathlib import Path
 
@@ -144,8 +145,13 @@ def test_by_default_a_collective_has_a_matrix_of_its_own(data: Path, capsys: pyt
     lines = printed(main, capsys, str(data / "mine.toml"), *options)
     assert [one["step"] for one in lines] == ["15 min"] * 3 + ["1 h"] * 3
     assert lines[0]["days"] == pytest.approx(1 / 24) and lines[0]["change"] > 0
-    asked = ("--steps", "data,15 min")
-    assert [one["step"] for one in printed(main, capsys, str(data / "mine.toml"), *options, *asked)] == ["15 min"] * 3
+    asked = ("--steps", "5 min,data,15 min")
+    assert main([str(data / "mine.toml"), *options, *asked, "--json"]) == 0
+    found = capsys.readouterr()
+    assert [one["step"] for one in json.loads(found.out)] == ["15 min"] * 3
+    assert "mine: the step 5 min is left out, as matrices are 15 min apart" in found.err
+    assert main([str(data / "mine.toml"), *options, "--steps", "300 s"]) == 2
+    assert "has matrices that are 15 min apart; allowed: data, or 15 min and more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
