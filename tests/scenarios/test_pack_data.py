@@ -1,10 +1,13 @@
 """Runs whose conditions rest on a pack's data: they go on only with the data that they began with."""
 
+import hashlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import topohub
 
 from analysis.results import load
 from analysis.results.reader import ResultsError, read_provenance
@@ -12,7 +15,7 @@ from scenarios import api
 from scenarios.experiment import command
 from scenarios.experiment.run_files import RunFiles, recorded
 from scenarios.experiment.run_folder import RunFolder
-from scenarios.spec import FOLDER
+from scenarios.spec import FOLDER, ScenarioError
 from scenarios.studies import collectives, diloco, grains, referees, variability
 from scenarios.studies.harness import Study, loaded
 from tests.topologies.test_background_load import scenario
@@ -65,6 +68,22 @@ def test_the_digest_of_matrices_is_what_sha256sum_makes_of_their_files(data: Pat
     shell = "LC_ALL=C; sha256sum *.xml | sha256sum"
     told = subprocess.run(shell, shell=True, cwd=data / "matrices", capture_output=True, text=True, check=True)
     assert found == told.stdout.split()[0]
+
+
+def test_a_load_of_a_package_has_a_digest_and_without_the_package_one_sentence(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"wan": "topohub:sndlib/abilene", "sites": '["ATLAM5", "CHINng"]'}
+    asked = scenario(data, 'matrices = "topohub:sndlib/abilene"\nrepeat = true', **given)
+    files = RunFiles.begun(RunFolder.new(data / "run"), asked, engines=["model"], command=["run.py"])
+    file = Path(topohub.__file__).parent / "data" / "sndlib" / "abilene.json"
+    line = f"{hashlib.sha256(file.read_bytes()).hexdigest()}  abilene.json\n"
+    found = read_provenance(files.path)["sha256"]
+    assert found == {"topohub:sndlib/abilene": hashlib.sha256(line.encode()).hexdigest()}
+    monkeypatch.setitem(sys.modules, "topohub", None)
+    with pytest.raises(ScenarioError, match="the package topohub is not installed") as caught:
+        scenario(data, 'matrices = "topohub:sndlib/abilene"')
+    assert len(caught.value.mistakes) == 1
 
 
 def test_matrices_that_change_between_two_runs_of_a_process_are_read_again(data: Path) -> None:

@@ -51,9 +51,9 @@ def demands(name: str) -> Demands:
 
 def files(name: str) -> list[Path]:
     """Return the package's file of a map; raises PackError without one."""
+    _topology(name)  # tells if the package is not installed
     import topohub
 
-    _topology(name)
     return [Path(topohub.__file__).parent / "data" / f"{name}.json"]
 
 
