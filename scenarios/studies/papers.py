@@ -5,6 +5,7 @@ two cores: everything is predicted, and some points are measured.
 """
 
 import argparse
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from scenarios.papers.paper import Paper
 
 COMMAND = "run.py papers"
+_VM_BYTES = 4_000_000_000
 PAPERS: Mapping[str, str] = {
     "atlas": "scenarios.papers.atlas",
     "diloco": "scenarios.papers.diloco",
@@ -49,11 +51,19 @@ def paper(name: str) -> "Paper":
     return found
 
 
+def _jobs() -> int:
+    """Return how many VMs run at a time unless it is told: as many as keep two cores busy, if memory suffices."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(2, len(os.sched_getaffinity(0)), memory_bytes // _VM_BYTES))
+
+
 def _parser() -> CommandParser:
     parser = CommandParser(prog=COMMAND, description="Repeat a published figure, and judge the paper's claims.")
     parser.add_argument("papers", nargs="*", help=f"of {', '.join(PAPERS)}; without any, papers are listed")
     parser.add_argument("--engine", choices=("model", "both"), default="both", help="model: nothing is measured")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="VMs at a time (default 1)")
+    parser.add_argument(
+        "--jobs", type=int, default=_jobs(), metavar="N", help="VMs at a time (default 2, with two cores and 8 GB)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of what is random (default 1)")
     parser.add_argument("--data", metavar="DIR", help="folder of published data that a paper can replay (followup)")
     add_output(parser)

@@ -16,7 +16,7 @@ import pytest
 
 from scenarios.papers import atlas, long_haul
 from scenarios.papers.paper import DIFFERS, NOT_CLAIMED, SAME_DIRECTION, SAME_SIZE, Claim
-from scenarios.studies.papers import PAPERS, paper
+from scenarios.studies.papers import PAPERS, STUDY, paper
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -71,6 +71,15 @@ def test_the_verdict_is_about_the_effect(
 def test_what_is_asked_beside_the_paper_has_no_verdict_on_the_paper() -> None:
     ours = [Claim(says="", found=found, neutral=1, because="of this", is_ours=True) for found in (0.5, 1.0, 2.0)]
     assert {(claim.verdict, claim.why) for claim in ours} == {(NOT_CLAIMED, "")}
+
+
+@pytest.mark.parametrize(("cores", "gigabytes", "jobs"), [(1, 64, 1), (2, 8, 2), (2, 4, 1), (64, 256, 2)])
+def test_vms_keep_two_cores_busy_if_there_are_two_and_memory_for_them(
+    monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: int, jobs: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cores)})
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": gigabytes * 250_000, "SC_PAGE_SIZE": 4000}.__getitem__)
+    assert STUDY.parser().parse_args(["atlas"]).jobs == jobs
 
 
 def test_the_list_has_every_paper_with_its_reference() -> None:
