@@ -9,20 +9,23 @@ from analysis.figures.output import Picture, canvas, csv_text, heading, legend, 
 from analysis.figures.style import FAINT, line_style
 
 _HOLLOW: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markersize": 5}
+_CROSS: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 6, "markeredgewidth": 1.5}
 
 
 class Row(NamedTuple):
-    """The utilisation of a method, 0 to 1, at a bandwidth in Gbit/s, as found here or as a paper has it."""
+    """The utilisation of a method, 0 to 1, at a bandwidth in Gbit/s, as found here or as a paper has it; `beside` the
+    line, it was measured for a model to scale."""
 
     method: str
     gbps: float
     utilisation: float
     published: bool = False
+    beside: bool = False
 
 
 def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: float, title: str) -> Picture:
-    """Draw these rows, those of a paper as hollow markers, and on a dotted line at `level` the least bandwidth (Gbit/s)
-    of each method that reaches it."""
+    """Draw these rows, those of a paper as hollow markers and those beside the lines as crosses, and on a dotted line
+    at `level` the least bandwidth (Gbit/s) of each method that reaches it."""
     methods = list(dict.fromkeys(row.method for row in rows))
     looks: dict[str, dict[str, Any]] = {method: line_style(index) for index, method in enumerate(methods)}
     with canvas(7.2, 3.9) as figure:
@@ -30,11 +33,13 @@ def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: floa
         if least_gbps:
             axes.axhline(level, color=FAINT, linewidth=0.9, linestyle=":")
         for method, look in looks.items():
-            own = sorted((row for row in rows if row.method == method), key=lambda row: row.gbps)
+            own = sorted((row for row in rows if row.method == method and not row.beside), key=lambda row: row.gbps)
             for published, style in ((False, {"marker": ""}), (True, _HOLLOW)):
                 some = [row for row in own if row.published is published]
                 shape = {"linestyle": "none"} if len(some) == 1 and not published else style
                 axes.plot([row.gbps for row in some], [row.utilisation for row in some], **look | shape)
+            for row in (row for row in rows if row.method == method and row.beside):
+                axes.plot(row.gbps, row.utilisation, **look | _CROSS)
             if method in least_gbps:
                 axes.plot(least_gbps[method], level, **look | {"linestyle": "none", "markersize": 5})
         axes.set_xscale("log")
@@ -46,6 +51,7 @@ def picture(rows: Sequence[Row], least_gbps: Mapping[str, float], *, level: floa
         heading(figure, title.replace(" us", " µs"))
         notes = [f"markers, numbers: the least bandwidth for {100 * level:g} %"] if least_gbps else []
         notes += ["hollow: the paper's table"] if any(row.published for row in rows) else []
+        notes += ["crosses: measured, to scale"] if any(row.beside for row in rows) else []
         legend(
             figure,
             [Line2D([], [], label=_label(method, least_gbps), **look) for method, look in looks.items()],

@@ -38,11 +38,13 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import Mode
 from scenarios.policies.user_policy import split_reference
 from scenarios.spec import ScenarioError
+from scenarios.spec.changed_files import data_of
 from scenarios.spec.keys import KEYS
 from scenarios.spec.load import of_its_time, resolved, scenario_of
 from scenarios.spec.scenario import Scenario, values_of
 from scenarios.testbed.capture import CAPTURES
 from topologies.errors import format_value
+from topologies.packs import table as packs
 
 _CONDITIONS_AT_A_TIME = 1000
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -81,7 +83,7 @@ class Recorded:
         for name, path in functions[1].items():
             if name in functions[0] and digests[str(path)] != digests_before[str(functions[0][name])]:
                 yield f"--resume: {_changed_file(path)}"
-        for file, digest in sha256(_input_files(scenario)).items():
+        for file, digest in _digests(scenario).items():
             if self.sha256.get(file, digest) != digest:
                 yield f"--resume: {_changed_file(file)}"
 
@@ -144,12 +146,17 @@ def _changed_input(digests: object) -> str | None:
     """Return the first input file that differs from its recorded digest, or is gone."""
     for file, digest in digests.items() if isinstance(digests, dict) else ():
         path = Path(str(file))
+        if packs.is_pack(file) and packs.digest_of(file) != digest:
+            return str(file)
         if path.is_absolute() and (not path.is_file() or sha256([path])[str(path)] != digest):
             return str(file)
     return None
 
 
 def _changed_file(path: object) -> str:
+    if packs.is_pack(path):
+        what = "have changed since the run began" if packs.digest_of(str(path)) else "are no longer there"
+        return f"the data of {path} {what}; allowed: the same files"
     return f"{path} has changed since the run began; allowed: the same file"
 
 
@@ -207,6 +214,11 @@ def _input_files(scenario: Scenario) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
+def _digests(scenario: Scenario) -> dict[str, str]:
+    """Return the digests of a scenario's files, except those of policies, by path, and of its packs' data by name."""
+    return sha256(_input_files(scenario)) | {name: packs.digest_of(name) for name in data_of(scenario)}
+
+
 def sha256(paths: Iterable[Path]) -> dict[str, str]:
     """Return the digests of files by path."""
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
@@ -251,7 +263,7 @@ class RunFiles:
             "failed": [],
             "vm": None,
             **circumstances(),
-            "sha256": sha256(_input_files(scenario)),
+            "sha256": _digests(scenario),
         }
         copies = _copies(scenario)
         files = cls(folder, provenance, settings_as_json(scenario))

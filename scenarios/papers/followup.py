@@ -56,7 +56,9 @@ _ORDER = (
 """The order that they claim, and why it may not hold here."""
 _NOTHING = 1e-6  # a smaller gain is none
 
-WAN, ALL, ALTERNATING = "WAN varies", "all vary", "WAN swaps"
+WAN, ALL, ALTERNATING, REPLAYED = "WAN varies", "all vary", "WAN swaps", "WAN replayed"
+_TRACED = (ALTERNATING, REPLAYED)
+_MEASURED_LOAD = Path(__file__).parents[1] / "packs" / "load.toml"
 _ALTERNATING_SHARE, _PERIOD, _BETTER = 0.9, 10, 0.9  # of the rates; collectives; of what a border router has left
 
 
@@ -127,14 +129,45 @@ def alternating_bps(own_bps: "Floats", names: Sequence[str], least: float) -> "F
     return mixed
 
 
-def _write_trace(path: Path, scenario: "Scenario", least: float) -> None:
-    """Write the trace of an alternating WAN, of which a tenth is the scenario's own draw."""
+def replayed_bps(loads_bps: "Floats", count: int, links: int, least: float) -> "Floats":
+    """Return rates [count, links] of WAN links whose utilisation is that of as many links with these loads
+    [matrices, links], the most loaded ones; where one is at its fullest, the share `least` of its rate is left."""
+    import numpy as np
+
+    fullest = np.resize(np.argsort(-loads_bps.mean(axis=0), kind="stable"), links)
+    used = loads_bps[np.arange(count) % len(loads_bps)][:, fullest]
+    rates: Floats = (1 - (1 - least) * used / used.max(axis=0)) * _GBPS * 1e9
+    return rates
+
+
+def measured_loads_bps(data: str) -> "Floats":
+    """Return the loads [matrices, links] that the traffic of Abilene in this folder puts on its links; raises
+    ScenarioError."""
+    import numpy as np
+
+    from scenarios.api import scenario
+    from scenarios.policies.conditions import conditions_of
+    from scenarios.spec.load import DATA
+    from topologies.conditions.background_load import Loaded
+
+    drawn = conditions_of(scenario(_MEASURED_LOAD, {DATA: data}).configurations()[0]).drawn
+    assert isinstance(drawn, Loaded)
+    loaded: Floats = drawn.load_bps[:, np.flatnonzero(drawn.load_bps.any(axis=0))]
+    return loaded
+
+
+def _write_trace(path: Path, scenario: "Scenario", least: float, loads_bps: "Floats | None") -> None:
+    """Write the trace of a WAN that replays loads or, without any, alternates, a tenth of it being the scenario's own
+    draw."""
     from scenarios.policies.conditions import conditions_of
 
     conditions = conditions_of(scenario.configurations()[0])
-    links = [link for link in conditions.shared.all if link.kind == "wan"]
-    own_bps = conditions.drawn.rates_bps(0, scenario.collective.count)[:, [link.index for link in links]]
-    rates = alternating_bps(own_bps, [link.name for link in links], least).tolist()
+    links, count = [link for link in conditions.shared.all if link.kind == "wan"], scenario.collective.count
+    if loads_bps is None:
+        own_bps = conditions.drawn.rates_bps(0, count)[:, [link.index for link in links]]
+        rates = alternating_bps(own_bps, [link.name for link in links], least).tolist()
+    else:
+        rates = replayed_bps(loads_bps, count, len(links), least).tolist()
     rows = [
         f"{at},{link.name},{round(rate)}" for at, row in enumerate(rates) for link, rate in zip(links, row, strict=True)
     ]
@@ -145,10 +178,13 @@ def _repeat(settings: Settings, show: Show) -> Repeated:
     import pandas as pd
 
     lines, measured = list[Line](), list[pd.DataFrame]()
+    loads_bps = None if settings.data is None else measured_loads_bps(settings.data)
+    shown = (WAN if loads_bps is None else REPLAYED, ALL, ALTERNATING)
     with TemporaryDirectory() as folder:
-        for series, degree in product((WAN, ALL, ALTERNATING), _LEAST):
+        for series, degree in product(shown, _LEAST):
             show(f"{series}, {degree}")
-            scenarios = _Scenarios(series, degree, settings.seed, Path(folder))
+            loads = loads_bps if series == REPLAYED else None
+            scenarios = _Scenarios(series, degree, settings.seed, Path(folder), loads)
             if settings.measures and degree == _MEASURED:
                 measured.append(_measured(scenarios, settings, show))
             lines += _lines(scenarios, measured[-1] if settings.measures and degree == _MEASURED else None)
@@ -161,24 +197,26 @@ def _repeat(settings: Settings, show: Show) -> Repeated:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Scenarios:
-    """The scenarios of a series at a congestion degree; `folder` is for their traces."""
+    """The scenarios of a series at a congestion degree; `folder` is for their traces, and `loads_bps` are what a WAN
+    replays."""
 
     series: str
     degree: str
     seed: int
     folder: Path
+    loads_bps: "Floats | None"
 
     def of(self, knowledge: str, delays: Sequence[str]) -> "Scenario":
         from scenarios.api import scenario
 
         values = values_of(self.series, self.degree, knowledge)
         values |= {"run.seed": self.seed, "sweep.conditions.wan_delay": [*delays]}
-        if self.series == ALTERNATING:
-            trace = self.folder / f"{self.degree}.csv"
+        if self.series in _TRACED:
+            trace = self.folder / f"{self.series} {self.degree}.csv"
             if not trace.exists():
-                _write_trace(trace, scenario(values=values), _LEAST[self.degree])
+                _write_trace(trace, scenario(values=values), _LEAST[self.degree], self.loads_bps)
             del values["conditions.wan_rate"]
             values |= {"conditions.sampler": "trace", "conditions.trace": str(trace)}
         return scenario(values=values)
@@ -273,9 +311,14 @@ def _table(lines: Sequence[Line]) -> Table[Line]:
 
 def _claims(lines: Sequence[Line]) -> Iterator[Claim]:
     at = {(line.series, line.degree): line for line in lines if line.delay == _DELAYS[-1]}
+    shown = dict.fromkeys(line.series for line in lines)
     for place, bar in enumerate(_BARS):
         for degree, theirs in _THEIRS.items() if bar != "base" else ():
-            others = (f"{100 * at[series, degree].bars[bar].gain:.0f} % where {series}" for series in (WAN, ALL))
+            others = (
+                f"{100 * at[series, degree].bars[bar].gain:.0f} % where {series}"
+                for series in shown
+                if series != ALTERNATING
+            )
             yield Claim(
                 says=f"{bar} over base, {degree} congestion",
                 found=100 * at[ALTERNATING, degree].bars[bar].gain,
@@ -284,7 +327,7 @@ def _claims(lines: Sequence[Line]) -> Iterator[Claim]:
                 because=f"the WAN may swap more here than there ({', '.join(others)}), and a ring crosses it by "
                 "one link each way, their trees by all",
             )
-    for series, (before, after, why) in product((WAN, ALL, ALTERNATING), _ORDER):
+    for series, (before, after, why) in product(shown, _ORDER):
         steps = (at[series, degree].bars for degree in _LEAST)
         yield Claim(
             says=f"{after} is faster than {before}, least gain of the degrees, {series}",
@@ -292,11 +335,11 @@ def _claims(lines: Sequence[Line]) -> Iterator[Claim]:
             unit="%",
             because=why,
         )
-    for series in (WAN, ALL, ALTERNATING):
+    for series in shown:
         joint = [at[series, degree].bars["joint"] for degree in _LEAST]
         yield Claim(
             says=f"predicted capacities keep joint's gain, least share of the degrees, {series}",
-            found=100 * min(one.gain / one.known_gain for one in joint if one.known_gain > _NOTHING),
+            found=100 * min((one.gain / one.known_gain for one in joint if one.known_gain > _NOTHING), default=0.0),
             unit="%",
             because="paths and placements chosen by predicted capacities gain nothing over fixed ones",
         )
@@ -347,10 +390,13 @@ PAPER = Paper(
         "within sites, too, as in the first paper",
         f"{ALTERNATING}: in the code a WAN link has 10 % of its rate from the measured utilisations and 90 % from a "
         "formula, by which the links of a border router take turns; for mild and moderate congestion it is inferred",
+        f"{REPLAYED}, in its place with --data: the eight directed links of Abilene that its traffic of 2004 loads "
+        "most, a matrix of 5 minutes for each collective, where a link leaves the least share at its fullest",
         f"capacities are predicted by an autoregression ({_PREDICTED}), in place of a recurrent network for each link",
         "base has fixed paths, the code's are chosen once; ccl chooses the paths with the placement, as the code does",
         "a paper with numbers was not found: those of the claims are the code's own table of results, whose delay and "
         f"series are not told; they are compared with {ALTERNATING}, {_DELAYS[-1]}",
     ],
     repeat=_repeat,
+    reads_data=True,
 )

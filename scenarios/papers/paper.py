@@ -59,11 +59,12 @@ class Claim:
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a user may choose for each paper: whether some points are measured, how many processes or VMs run at a time,
-    and the seed of what is random."""
+    the seed of what is random, and the folder of published data, if there is one."""
 
     measures: bool
     jobs: int
     seed: int
+    data: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +81,13 @@ class Repeated:
 @dataclass(frozen=True, kw_only=True)
 class Paper:
     """A paper: where it was published, which of its results is repeated, what is not public and was assumed, and the
-    function that repeats it."""
+    function that repeats it. It may read published data, if a user has them."""
 
     reference: str
     result: str
     assumed: Sequence[str]
     repeat: Callable[[Settings, Show], Repeated]
+    reads_data: bool = False
 
 
 def claims_table(claims: Sequence[Claim]) -> Table[Claim]:

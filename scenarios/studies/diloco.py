@@ -39,6 +39,7 @@ from topologies.command_line import CommandParser
 
 if TYPE_CHECKING:
     from analysis.figures.output import Picture
+    from analysis.figures.utilisation import Row
     from scenarios.spec.scenario import Scenario
 
 COMMAND = "run.py diloco"
@@ -115,7 +116,8 @@ class Line:
     failing: tuple[quorum.Failing, ...] = ()
 
 
-def _answer(options: argparse.Namespace, show: Show) -> Answer:
+def answer(options: argparse.Namespace, show: Show, beside: "Sequence[Row]" = ()) -> Answer:
+    """Return the answer to these options; `beside` are further points of its figure. Raises ValueError."""
     quorum.check(options)
     model, rates = _model(options), _rates(options)
     methods = _methods(options, model)
@@ -154,7 +156,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     return Answer(
         tables=[table, quorum.table(options, failing)] if failing else [table],
         as_json=[_as_json(line) | {"parameters": told} for line in lines],
-        picture=lambda: _picture(lines, title),
+        picture=lambda: _picture(lines, title, beside),
         problems=[*_assumed(options, model), *problems],
     )
 
@@ -390,7 +392,7 @@ def _sentences(lines: Sequence[Line], rates: Sequence[int]) -> Iterator[str]:
         yield f'"none": {high} is not enough.'
 
 
-def _picture(lines: Sequence[Line], title: str) -> "Picture":
+def _picture(lines: Sequence[Line], title: str, beside: "Sequence[Row]") -> "Picture":
     from analysis.figures.utilisation import Row, picture
 
     rows = [Row(line.method, bps / 1e9, share) for line in lines for bps, share in line.utilisation.items()]
@@ -401,7 +403,7 @@ def _picture(lines: Sequence[Line], title: str) -> "Picture":
     ]
     at = LEVELS.index(TOLD)
     least = {line.method: line.least_bps[at] / 1e9 for line in lines if 0 < line.least_bps[at] < math.inf}
-    return picture(rows, least, level=TOLD / 100, title=title)
+    return picture([*rows, *beside], least, level=TOLD / 100, title=title)
 
 
 def _parser() -> CommandParser:
@@ -436,4 +438,4 @@ def _parser() -> CommandParser:
     return parser
 
 
-STUDY = Study(command=COMMAND, parser=_parser, answer=_answer)
+STUDY = Study(command=COMMAND, parser=_parser, answer=answer)

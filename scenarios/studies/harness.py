@@ -187,14 +187,15 @@ def add_scenario(
     of: str = "that a line averages",
     default: str | Sequence[str] = "paper",
 ) -> None:
-    """Add the options of a study that runs a scenario: the scenario, --collectives (default `count`) and --set. It runs
-    several scenarios, a list, if the `default` is one."""
+    """Add the options of a study that runs a scenario: the scenario, --collectives (default `count`), --set and --data.
+    It runs several scenarios, a list, if the `default` is one."""
     nargs = "?" if isinstance(default, str) else "*"
     parser.add_argument("scenario", nargs=nargs, default=default, help="a TOML file or a name, as for run.py")
     parser.add_argument(
         "-n", "--collectives", "--iters", type=int, default=count, help=f"collectives {of} (default {count})"
     )
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
+    parser.add_argument("--data", metavar="DIR", help="folder of the published data that packs read")
 
 
 def add_output(parser: argparse.ArgumentParser, *, of_json: str = "print a JSON object") -> None:
@@ -206,10 +207,11 @@ def add_output(parser: argparse.ArgumentParser, *, of_json: str = "print a JSON 
 def loaded(options: argparse.Namespace, values: Mapping[str, object]) -> "Scenario":
     """Return the scenario of the options of `add_scenario`, with these values by dotted key ("sweep.KEY" too) in place
     of its own, and what --set says in place of both; raises ScenarioError with every mistake."""
-    from scenarios.spec.load import Override, assignment, load_scenario
+    from scenarios.spec.load import DATA, Override, assignment, load_scenario
 
     counted = {"collective.count": options.collectives, "collective.emulated": options.collectives}
-    overrides = [Override(key, value, key) for key, value in (counted | dict(values)).items()]
+    given = {} if options.data is None else {DATA: options.data}
+    overrides = [Override(key, value, key) for key, value in (given | counted | dict(values)).items()]
     return load_scenario(options.scenario, [*overrides, *(assignment(text) for text in options.set)])
 
 

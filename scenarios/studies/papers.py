@@ -5,6 +5,7 @@ two cores: everything is predicted, and some points are measured.
 """
 
 import argparse
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from scenarios.papers.paper import Paper
 
 COMMAND = "run.py papers"
+_VM_BYTES = 4_000_000_000
 PAPERS: Mapping[str, str] = {
     "atlas": "scenarios.papers.atlas",
     "diloco": "scenarios.papers.diloco",
@@ -49,12 +51,21 @@ def paper(name: str) -> "Paper":
     return found
 
 
+def _jobs() -> int:
+    """Return how many VMs run at a time unless it is told: as many as keep two cores busy, if memory suffices."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(2, len(os.sched_getaffinity(0)), memory_bytes // _VM_BYTES))
+
+
 def _parser() -> CommandParser:
     parser = CommandParser(prog=COMMAND, description="Repeat a published figure, and judge the paper's claims.")
     parser.add_argument("papers", nargs="*", help=f"of {', '.join(PAPERS)}; without any, papers are listed")
     parser.add_argument("--engine", choices=("model", "both"), default="both", help="model: nothing is measured")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="VMs at a time (default 1)")
+    parser.add_argument(
+        "--jobs", type=int, default=_jobs(), metavar="N", help="VMs at a time (default 2, with two cores and 8 GB)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of what is random (default 1)")
+    parser.add_argument("--data", metavar="DIR", help="folder of published data that a paper can replay (followup)")
     add_output(parser)
     return parser
 
@@ -67,8 +78,10 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
         if options.figure is not None:
             raise ValueError("--figure: no paper is named; allowed: with the name of a paper")
         return _list()
-    for name in names:
-        paper(name)  # before the first one takes its time
+    for name in names:  # before the first one takes its time
+        if not paper(name).reads_data and options.data is not None:
+            readers = ", ".join(one for one in PAPERS if paper(one).reads_data)
+            raise ValueError(f"--data: {name} reads no data; allowed: with {readers}")
     if len(names) > 1 and options.figure is not None:
         raise ValueError(f"--figure: {len(names)} papers are named; allowed: with one")
     answers = {name: _repeated(name, options, show) for name in names}
@@ -87,7 +100,8 @@ def _repeated(name: str, options: argparse.Namespace, show: Show) -> Answer:
     from scenarios.papers.paper import Settings, claims_table
 
     chosen = paper(name)
-    repeated = chosen.repeat(Settings(measures=options.engine == "both", jobs=options.jobs, seed=options.seed), show)
+    settings = Settings(measures=options.engine == "both", jobs=options.jobs, seed=options.seed, data=options.data)
+    repeated = chosen.repeat(settings, show)
     if options.figure is not None and repeated.picture is None:
         raise ValueError(f"--figure: {name} has a figure of what was measured alone; allowed: --engine both")
     head = "\n".join([f"{chosen.reference}: {chosen.result}", *(f"Assumed: {one}" for one in chosen.assumed)])

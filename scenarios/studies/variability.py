@@ -14,6 +14,7 @@ choices reach into the next one, ten of them are needed.
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from analysis.figures.output import Picture
     from analysis.statistics.intervals import Interval, Series
     from scenarios.policies.conditions import Conditions
+    from topologies.conditions.background_load import Loaded
 
 COMMAND = "run.py variability"
 _BASE, _MODES = "base", ("wan", "ccl", "joint")
@@ -40,6 +42,8 @@ _SPAN = (-200.0, 120.0)
 """Where gains are drawn (%): intervals of those over ECMP, whose hash may be good luck, go far below."""
 _HASH_SEEDS = (1, 2, 3, 4)
 _DAY_S = 86_400.0
+_UNITS = (("d", _DAY_S), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+_OWN = "data"  # the step that matrices have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +94,11 @@ class Line:
 def _parser() -> CommandParser:
     parser = CommandParser(prog=COMMAND, description="The gain of each mode by how variable the WAN is (model).")
     add_scenario(parser, count=2000, default=[str(_SCENARIO)])
-    parser.add_argument("--data", metavar="DIR", help="folder of the published data that packs read")
-    parser.add_argument("--steps", default="5 min,1 h", help="data's time between collectives (default %(default)s)")
+    parser.add_argument(
+        "--steps",
+        default=f"{_OWN},1 h",
+        help=f"data's time between collectives, {_OWN}: between two matrices (default %(default)s)",
+    )
     parser.add_argument("--peaks", default="0.8,3,10", help="highest load of a link, of its capacity (%(default)s)")
     parser.add_argument("--ages", default="0,1,2,3,4,5", help="ages of knowledge in collectives (default %(default)s)")
     add_output(parser)
@@ -132,8 +139,7 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
     from topologies.conditions.background_load import write
 
     of_one = argparse.Namespace(**{**vars(options), "scenario": name})
-    data = {} if options.data is None else {"--data": options.data}
-    plain = loaded(of_one, data)
+    plain = loaded(of_one, {})
     if plain.conditions.load is None:
         raise ValueError(f"{name} has no background load; allowed: a scenario with [conditions.load]")
     if plain.conditions.every_s is not None:
@@ -143,19 +149,22 @@ def _lines(options: argparse.Namespace, name: str, show: Show) -> Iterator[Line]
         if not (age.isascii() and age.isdecimal()):
             text = f"--ages: {format_value(age)} is not a number of collectives"
             raise ValueError(f"{text}; allowed: whole numbers from 0")
+    steps = _steps(steps, _load(conditions_of(plain.configurations()[0])).interval_s, plain.name)
     loads = [(step, toml_or_text(peak)) for step in steps for peak in peaks]
     given = write(plain.conditions.load)
     axis = {"sweep.conditions.load": [given | {"step": step, "peak": peak} for step, peak in loads]}
 
-    swept = loaded(of_one, data | axis)
+    swept = loaded(of_one, axis)
     warn(COMMAND, [swept], emulates=False)
     configs = swept.configurations()
     all_conditions = [conditions_of(config) for config in configs]
     kept = [_kept(conditions, plain.collective.count) for conditions in all_conditions]
     measures = [_variability(*each) for each in zip(all_conditions, kept, strict=True)]
+    count = max(int(one.numbers[-1]) for one in kept) + 1  # what follows is repeated
+    counted = {"collective.count": count, "collective.emulated": count}
 
     def series(what: str, values: Mapping[str, object]) -> "dict[tuple[int, str], Series]":
-        scenario = loaded(of_one, {**data, **axis, **values})
+        scenario = loaded(of_one, {**axis, **counted, **values})
         return _series(
             run(scenario, progress=lambda done, count: show(f"{plain.name}, {what}: {done} of {count} points")), kept
         )
@@ -204,12 +213,37 @@ class _Kept(NamedTuple):
 def _kept(conditions: "Conditions", count: int) -> _Kept:
     import numpy as np
 
+    load = _load(conditions)
+    return _Kept(np.flatnonzero(load.are_of_data(count)), _DAY_S / load.step_s)
+
+
+def _steps(asked: Sequence[str], interval_s: float, name: str) -> list[str]:
+    """Return the steps of a scenario whose matrices are so far apart: those that are shorter are left out, and told.
+    Raises ValueError if none is left."""
+    from topologies.units import SPAN, UnitError, parse_delay_s
+
+    unit, of_unit_s = next((unit for unit in _UNITS if unit[1] <= interval_s), _UNITS[-1])
+    own, steps = f"{interval_s / of_unit_s:g} {unit}", list[str]()
+    for step in dict.fromkeys(own if step == _OWN else step for step in asked):
+        try:
+            is_short = parse_delay_s(step, SPAN) < interval_s - 1e-9
+        except UnitError:
+            is_short = False  # the scenario tells what is wrong
+        if is_short:
+            print(f"{COMMAND}: {name}: the step {step} is left out, as matrices are {own} apart", file=sys.stderr)
+        else:
+            steps.append(step)
+    if not steps:
+        raise ValueError(f"--steps: {name} has matrices that are {own} apart; allowed: {_OWN}, or {own} and more")
+    return steps
+
+
+def _load(conditions: "Conditions") -> "Loaded":
     from topologies.conditions.background_load import Loaded
 
-    load = conditions.drawn
-    if not isinstance(load, Loaded):
-        raise TypeError(f"a load has a sampler {load!r}")
-    return _Kept(np.flatnonzero(load.are_of_data(count)), _DAY_S / load.step_s)
+    if not isinstance(conditions.drawn, Loaded):
+        raise TypeError(f"a load has a sampler {conditions.drawn!r}")
+    return conditions.drawn
 
 
 def _series(rows: "pd.DataFrame", kept: Sequence[_Kept]) -> "dict[tuple[int, str], Series]":

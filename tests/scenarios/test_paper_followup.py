@@ -1,15 +1,23 @@
 """run.py papers followup: the series of a WAN that swaps, the bars, and the claims beside the authors' table."""
 
 import csv
+import subprocess
+import sys
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scenarios.papers import followup
-from scenarios.papers.followup import ALL, ALTERNATING, WAN
+from scenarios.papers.followup import ALL, ALTERNATING, REPLAYED, WAN
 from scenarios.papers.paper import Repeated, Settings
+from scenarios.policies.conditions import conditions_of
 from scenarios.studies.papers import paper
+from tests.conftest import PROJECT
+from tests.topologies.test_packs import data
+
+__all__ = ["data"]
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +36,36 @@ def test_a_wan_that_swaps_has_its_rates_by_hand() -> None:
     assert rates[1] == pytest.approx([low, high, poor_high, poor_high])
     assert rates[10] == pytest.approx([poor_high, poor_low, low, low])
     assert rates[20] == pytest.approx(rates[0])
+
+
+def test_a_wan_that_replays_traffic_has_what_its_most_loaded_links_leave(data: Path) -> None:
+    """By hand: of three links the second and the third carry most, up to 30 and 20 Gbit/s."""
+    loads = np.array([[1.0, 30, 10], [2, 15, 20], [1, 0, 10]]) * 1e9
+    rates = followup.replayed_bps(loads, 4, 2, 0.1) / 1e9
+    assert rates[:, 0] == pytest.approx([20, 110, 200, 20]) and rates[:, 1] == pytest.approx([110, 20, 110, 110])
+    found = followup.measured_loads_bps(str(data))
+    # Four matrices, whose demands grow with the minute.
+    assert len(found) == 4 and found[1:] / found[0] == pytest.approx(
+        np.array([[2], [4], [5]]) * np.ones(found.shape[1])
+    )
+
+
+def test_the_traces_of_the_series_are_what_conditions_have(data: Path, tmp_path: Path) -> None:
+    loads = followup.measured_loads_bps(str(data))
+    scenarios = followup._Scenarios(REPLAYED, "heavy", 1, tmp_path, loads)
+    conditions = conditions_of(scenarios.of("oracle", ["250 us"]).configurations()[0])
+    wan = [link.index for link in conditions.shared.all if link.kind == "wan"]
+    assert len(wan) == 8
+    found = conditions.drawn.rates_bps(0, 4)[:, wan]
+    assert found == pytest.approx(followup.replayed_bps(loads, 4, 8, 0.1), abs=1)
+    assert found.min() == pytest.approx(20e9) and found.max() < 180e9
+
+
+def test_a_paper_that_reads_no_data_says_which_one_does() -> None:
+    command = [sys.executable, str(PROJECT / "scenarios" / "run.py"), "papers", "atlas", "--data", "."]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == "run.py papers: --data: atlas reads no data; allowed: with followup\n"
 
 
 def test_published_gains_are_those_of_the_authors_table(repeated: Repeated) -> None:

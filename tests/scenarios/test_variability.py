@@ -1,6 +1,7 @@
 """`run.py variability`: gains by how variable a WAN's rates are."""
 
 import csv
+import json
 from functools import partial
 from pathlib import Path
 
@@ -130,6 +131,27 @@ def test_intervals_are_those_of_days_that_were_measured(data: Path, capsys: pyte
     assert high - low == pytest.approx(2 * reach, rel=0.2) and low < one["over_base"]["value"] < high
     longer = printed(main, capsys, str(path), "-n", "200", *options[:2], *options[4:])
     assert {each["days"] for each in longer} == {11}, "a repetition tells nothing new"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_by_default_a_collective_has_a_matrix_of_its_own(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Matrices of a quarter of an hour each, as GEANT's: with 5 minutes three collectives would have the same one."""
+    (data / "quarters").mkdir()
+    for number in range(4):
+        name = f"demandMatrix-geant-uhlig-15min-20050504-00{15 * number:02}.xml"
+        (data / "quarters" / name).write_text(xml({ends: mbit * (1 + number) for ends, mbit in WANTED.items()}))
+    (data / "mine.toml").write_text(TEXT.replace("matrices:matrices", "matrices:quarters"))
+    options = ("--data", str(data), "-n", "8", "--peaks", "0.9", "--ages", "0")
+    lines = printed(main, capsys, str(data / "mine.toml"), *options)
+    assert [one["step"] for one in lines] == ["15 min"] * 3 + ["1 h"] * 3
+    assert lines[0]["days"] == pytest.approx(1 / 24) and lines[0]["change"] > 0
+    asked = ("--steps", "5 min,data,15 min")
+    assert main([str(data / "mine.toml"), *options, *asked, "--json"]) == 0
+    found = capsys.readouterr()
+    assert [one["step"] for one in json.loads(found.out)] == ["15 min"] * 3
+    assert "mine: the step 5 min is left out, as matrices are 15 min apart" in found.err
+    assert main([str(data / "mine.toml"), *options, "--steps", "300 s"]) == 2
+    assert "has matrices that are 15 min apart; allowed: data, or 15 min and more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,12 @@ def dot(capacity: str = '"1Gbps"') -> str:
     return f"digraph topology {{\n{named}" + "".join(f"{one} [cost=0, capacity={capacity}];\n" for one in pairs) + "}\n"
 
 
-def american(text: str) -> str:
-    """A network with names of Abilene's nodes."""
-    for here, there in {"uk1.uk": "SNVAng", "de1.de": "CHINng", "it1.it": "WASHng"}.items():
+AMERICAN, GERMAN = ("SNVAng", "CHINng", "WASHng"), ("Berlin", "Frankfurt", "Muenchen")
+
+
+def renamed(text: str, names: tuple[str, ...]) -> str:
+    """A network with other names of three nodes, such as those of Abilene or Germany50."""
+    for here, there in zip(("uk1.uk", "de1.de", "it1.it"), names, strict=True):
         text = text.replace(here, there)
     return text
 
@@ -155,7 +158,8 @@ def data(tmp_path: Path) -> Path:
     """A folder with a small file of every pack."""
     files = {
         "geant.xml": xml(),
-        "abilene.xml": american(xml()),
+        "abilene.xml": renamed(xml(), AMERICAN),
+        "germany50.xml": renamed(xml(), GERMAN),
         "native.txt": NATIVE,
         "network-latency.md": markdown(),
         "throughput.csv": SKYPLANE,
@@ -168,7 +172,10 @@ def data(tmp_path: Path) -> Path:
     for minutes in (0, 5, 10, 20, 25):
         name = f"demandMatrix-abilene-zhang-5min-20040301-00{minutes:02d}.xml"
         files[f"matrices/{name}"] = xml({ends: mbit * minutes for ends, mbit in WANTED.items()})
-        files[f"directed-abilene-zhang-5min-over-6months-ALL/{name}"] = american(files[f"matrices/{name}"])
+        files[f"directed-abilene-zhang-5min-over-6months-ALL/{name}"] = renamed(files[f"matrices/{name}"], AMERICAN)
+        of_day = f"demandMatrix-germany50-DFN-1day-200502{minutes + 1:02}.xml"
+        german = renamed(files[f"matrices/{name}"], GERMAN)
+        files[f"directed-germany50-DFN-aggregated-1day-over-1month/{of_day}"] = german
         files[f"directed-geant-uhlig-15min-over-4months-ALL/{name}"] = files[f"matrices/{name}"]
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -204,8 +211,8 @@ def test_dynamic_matrices_are_in_the_order_of_their_times_and_gaps_are_told(data
     assert found.times_s.tolist() == [0, 300, 900, 1200] and found.interval_s == 300
     assert found.bps.sum(axis=(1, 2)) == pytest.approx([49.5e6 * minutes for minutes in (5, 10, 20, 25)])
     assert found.notes == (
-        "1 matrices are missing, and the previous one holds",
-        "1 matrices have no demands and are left out",
+        "missing matrices, in whose place the previous one holds: 1",
+        "matrices without demands, which are left out: 1",
     )
 
 
@@ -233,6 +240,16 @@ def test_a_table_of_round_trips_joins_every_two_regions_by_half_of_their_mean(da
         assert 2e3 * delay[path_ab.name] == pytest.approx(mean_ms, abs=2e-6)
 
 
+def test_tables_of_an_azure_page_are_read_whatever_the_number_of_their_columns(data: Path) -> None:
+    """Each tab of the page has the destinations of one geography, which may be one region alone."""
+    path = data / "azure.md"
+    tables = ["| Source | East US | East US 2 |\n|---|---|---|\n| East US |  | 11 |\n| East US 2 | 13 |  |\n"]
+    tables += ["| Source | Qatar Central |\n|---|---|\n| East US | 190 |\n| East US 2 | 194 |\n| Qatar Central |  |\n"]
+    path.write_text("#### [East US](#tab/EastUS/Americas)\n\n" + "\n#### [Qatar](#tab/Qatar/MEA)\n\n".join(tables))
+    _, delay, _ = between(f"latency:{path}", "East US", "East US 2", "Qatar Central")
+    assert (delay["s0b0>s1b0"], delay["s0b0>s2b0"], delay["s1b0>s2b0"]) == pytest.approx((6e-3, 95e-3, 97e-3))
+
+
 def test_skyplanes_links_have_the_throughput_of_each_direction_and_failures_make_none(data: Path) -> None:
     sites = ("aws:us-east-1", "aws:eu-west-1", "gcp:us-west1-a")
     fabric, delay, rate = between(f"skyplane:{data / 'throughput.csv'}", *sites)
@@ -249,6 +266,17 @@ def test_yates_hosts_stand_for_their_switches(data: Path) -> None:
     found = demands_of(f"yates:{data / 'abilene'}")
     assert found.nodes == ("s4", "s1", "s2", "s12") and found.times_s.tolist() == [0, 3600]
     assert found.bps[1].tolist() == [[0, 1e6, 2, 3], [4, 0, 6, 7], [8, 9, 0, 11], [12, 13, 14, 0]]
+
+
+def test_a_link_of_yates_that_is_out_in_a_direction_is_on_no_path(data: Path) -> None:
+    """Not one with the rate 0, nor, for lack of a capacity, one with the rate of the sampler, 100 Gbit/s."""
+    up, out = 's1 -> s2 [cost=0, capacity="1Gbps"]', 's1 -> s2 [cost=0, capacity="0Gbps"]'
+    (data / "topologies/abilene.dot").write_text(dot().replace(up, out))
+    fabric, _, rate = between(f"yates:{data / 'abilene'}", "s1", "s4")
+    assert {"s1>s2", "s2>s1"}.isdisjoint(rate) and len(fabric.wan.links) == 3 + 2  # with those to the sites
+    assert [path.name for path in fabric.paths_between[0, 1]] == ["s0b0>s1>s12>s4>s1b0"]
+    left_out = "links with the capacity 0 in a direction, which are left out: 1"
+    assert any(left_out in note for note in read_wan(f"yates:{data / 'abilene'}").notes)
 
 
 def test_a_constellations_links_are_as_long_as_geometry_says_and_hand_over(data: Path) -> None:
@@ -305,6 +333,14 @@ HOSTILE: list[tuple[str, str, str | bytes, str]] = [
     ("sndlib", "a.txt", NATIVE.replace("MBITPERSEC", "MILES"), 'the unit "MILES"; allowed: MBITPERSEC'),
     ("sndlib", "a.txt", NATIVE.replace("2500", "many"), 'a value is "many"'),
     ("sndlib", "a.txt", NATIVE.replace("uk1.uk de1.de", "uk1.uk"), "is not a row of LINKS"),
+    ("sndlib", "a.txt", NATIVE[: NATIVE.index("  L2")], "ends within LINKS; allowed: a ) after its rows"),
+    (
+        "sndlib",
+        "a.txt",
+        NATIVE.replace("de1.de ( 8.7", "uk1.uk ( 8.7"),
+        "is not a row of NODES; allowed: ID ( ... ), once",
+    ),
+    ("sndlib", "a.xml", xml().replace('id="de1.de"', 'id="uk1.uk"'), "node 2 has no id of its own"),
     ("matrices", "m", "", "cannot be read: Not a directory"),
     ("matrices", "m/a-2004.xml", xml(), '"a-2004.xml" has no time in its name; allowed: such as'),
     ("matrices", "m/a-20041301-0000.xml", xml(), "has no time in its name"),
@@ -326,6 +362,7 @@ HOSTILE: list[tuple[str, str, str | bytes, str]] = [
     ("yates", "topologies/a.dot", "graph", "is no topology; allowed: digraph"),
     ("yates", "topologies/a.dot", dot('"fast"'), "has no capacity; allowed: such as capacity="),
     ("yates", "topologies/a.dot", dot().replace("s1 -> s2", "s1 -> s9"), '"s9" is not declared'),
+    ("yates", "topologies/a.dot", dot().replace("s2 -> s1", "s1 -> s2"), "s1 -> s2 is there twice"),
     ("yates", "topologies/a.dot", dot().replace("s1 ->", "s1 ~>"), "is no statement"),
     ("topohub", "", "", "names no source; allowed: topohub:SOURCE"),
 ]

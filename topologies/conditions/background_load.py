@@ -173,12 +173,17 @@ class Loaded:
         limits = [self.source.limit, None if self.repeats else self.length]
         return min((limit for limit in limits if limit is not None), default=None)
 
+    @property
+    def interval_s(self) -> float:
+        """The usual time from one matrix to the next."""
+        return self.end_s - float(self.times_s[-1])
+
     def are_of_data(self, count: int) -> npt.NDArray[np.bool_]:
         """Return whether each of the first rows, [count], has a matrix that is of its time and has not come before: not
         one that is held where others are missing, nor one of a repetition."""
-        at_s, interval_s = np.arange(count) * self.step_s, self.end_s - float(self.times_s[-1])
+        at_s = np.arange(count) * self.step_s
         in_force = np.searchsorted(self.times_s, at_s + 1e-9, side="right") - 1
-        flags: npt.NDArray[np.bool_] = at_s - self.times_s[in_force] < interval_s - 1e-9
+        flags: npt.NDArray[np.bool_] = at_s - self.times_s[in_force] < self.interval_s - 1e-9
         return flags
 
     @property

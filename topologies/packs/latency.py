@@ -15,7 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from topologies.fabric.map_links import MapLink, MapNode
-from topologies.packs.published import MAX_NODES, PackError, Published, delay_of, lines_of, number, shown, text_of
+from topologies.packs.published import (
+    MAX_NODES,
+    PackError,
+    Published,
+    counted,
+    delay_of,
+    lines_of,
+    number,
+    shown,
+    text_of,
+)
 
 MAX_RTT_MS = 980.0
 """Twice the longest delay of a link of a map."""
@@ -50,15 +60,15 @@ def wan(source: str) -> Published:
         both = [rtt_ms[ends] for ends in ((a, b), (b, a)) if ends in rtt_ms]
         unequal += len(both) > 1 and both[0] != both[1]
         links.append(MapLink(ends=(a, b), data=delay_of(sum(both) / len(both) / 2e3)))
-    told = (
-        (again, "pairs have several values, of which the first counts"),
-        (unequal, "pairs have another round trip in each direction, of which the mean counts"),
-    )
+    told = {
+        "pairs with several values, of which the first counts": again,
+        "pairs with another round trip in each direction, of which the mean counts": unequal,
+    }
     return Published(
         nodes={name: MapNode(title=name) for name in regions},
         links=tuple(links),
         is_direct=True,
-        notes=tuple(f"{count:,} {words}" for count, words in told if count),
+        notes=counted(told),
     )
 
 
@@ -85,7 +95,7 @@ def _values(rows: Rows, name: str) -> Iterator[tuple[tuple[str, str], float]]:
     (_, head), *below = rows
     columns = head[1:]
     is_long = len(head) == 3 and head[0].casefold() in _PAIR[0] and head[1].casefold() in _PAIR[1]
-    is_matrix = len(columns) > 1 and {*columns} & {fields[0] for _, fields in below}
+    is_matrix = {*columns} & {fields[0] for _, fields in below}
     for count, fields in below if is_long or is_matrix else ():
         if len(fields) != len(head):
             raise PackError(f"{name}:{count}: {len(fields)} fields; allowed: {len(head)}, as in the table's first row")

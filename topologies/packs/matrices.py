@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from topologies.errors import format_value
-from topologies.packs.published import MAX_MATRICES, Array, Demands, Floats, PackError, kept, matrix, shown
+from topologies.packs.published import MAX_MATRICES, Array, Demands, Floats, PackError, counted, kept, matrix, shown
 from topologies.packs.sndlib import read
 
 _TIME = re.compile(r"(\d{8})(?:-(\d{4}))?(?!\d)", re.ASCII)
@@ -26,16 +26,11 @@ def demands(source: str) -> Demands:
 
     More than a hundred are kept as numbers (`published.kept`): reading thousands of files takes a minute.
     """
-    folder = Path(source)
-    try:
-        files = sorted(file for file in folder.iterdir() if file.suffix in _SUFFIXES)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise PackError(f"{format_value(source)} cannot be read: {reason}; allowed: a folder of matrices") from None
-    if not 1 <= len(files) <= MAX_MATRICES:
-        raise PackError(f"{shown(folder)} has {len(files):,} matrices; allowed: 1 to {MAX_MATRICES:,}, as .xml or .txt")
+    folder, found = Path(source), files(source)
+    if not 1 <= len(found) <= MAX_MATRICES:
+        raise PackError(f"{shown(folder)} has {len(found):,} matrices; allowed: 1 to {MAX_MATRICES:,}, as .xml or .txt")
     by_time: dict[float, Path] = {}
-    for file in files:
+    for file in found:
         if (first := by_time.setdefault(_seconds(file), file)) is not file:
             raise PackError(f"{shown(file)} has the time of {shown(first)}; allowed: a time for each file")
     nodes, bps = _read([by_time[time_s] for time_s in sorted(by_time)])
@@ -46,17 +41,26 @@ def demands(source: str) -> Demands:
     steps_s = np.diff(times_s)
     usual_s = float(np.median(steps_s)) if steps_s.size else 1.0
     missing = int(sum(round(step_s / usual_s) - 1 for step_s in steps_s))
-    told = (
-        (missing, "are missing, and the previous one holds"),
-        (int((~measured).sum()), "have no demands and are left out"),
-    )
+    told = {
+        "missing matrices, in whose place the previous one holds": missing,
+        "matrices without demands, which are left out": int((~measured).sum()),
+    }
     return Demands(
         nodes=nodes,
         times_s=times_s - times_s[0],
         bps=bps[measured],
         interval_s=usual_s,
-        notes=tuple(f"{count:,} matrices {words}" for count, words in told if count),
+        notes=counted(told),
     )
+
+
+def files(source: str) -> list[Path]:
+    """Return the files of a folder, by name; raises PackError."""
+    try:
+        return sorted(file for file in Path(source).iterdir() if file.suffix in _SUFFIXES)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise PackError(f"{format_value(source)} cannot be read: {reason}; allowed: a folder of matrices") from None
 
 
 def _seconds(file: Path) -> float:

@@ -5,6 +5,7 @@ A pack is a module with one or more of these functions; each takes the text afte
     wan(source)        the WAN, as `Published`
     demands(source)    traffic matrices, as `Demands`
     moves(source, every_s)    delays by time, as `Moves`
+    files(source)      the files of demands or movements, if these are more than the path itself
 
 Files are untrusted. A pack raises PackError, one sentence with the offending value and what is allowed.
 """
@@ -137,6 +138,11 @@ def rate_of(bps: float) -> dict[str, str]:
 def delay_of(delay_s: float) -> dict[str, str]:
     """Return the attributes of a link with this delay."""
     return {"delay_ns": f"{delay_s * 1e9:.3f}"}
+
+
+def counted(told: Mapping[str, int]) -> tuple[str, ...]:
+    """Return notes on what there is at least one of: "missing matrices: 3"."""
+    return tuple(f"{what}: {count:,}" for what, count in told.items() if count)
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:

@@ -79,9 +79,15 @@ def moves(source: str, every_s: float) -> Moves:
             chosen = on_shortest_paths(ends, delays_s[rows:], len(sky.satellites))
         return {"ends": ends[chosen], "delays_s": delays_s[:rows][:, chosen]}
 
-    found = kept([folder / name for name in _FILES], f"{from_s} {to_s} {every_s}", made)
+    found = kept(files(source), f"{from_s} {to_s} {every_s}", made)
     links = tuple((names[a], names[b]) for a, b in found["ends"].tolist())
     return Moves(stations=tuple(sky.stations), links=links, delays_s=found["delays_s"])
+
+
+def files(source: str) -> list[Path]:
+    """Return the four files of a constellation; raises PackError."""
+    folder, *_ = _span(source)
+    return [folder / name for name in _FILES]
 
 
 def _span(source: str) -> tuple[Path, float, float]:

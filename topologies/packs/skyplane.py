@@ -2,8 +2,9 @@
 
 Of its columns these are read: src_region, dst_region, src_tier, dst_tier, success, and throughput_received, in older
 files throughput_recieved, in bit/s. A link has the throughput of each direction as its capacity. Of several tiers that
-one counts which comes first in the alphabet, PREMIUM. A measurement that failed or received nothing makes no link: its
-regions are not joined. If the folder has a file latency.csv, a link's delay is half of its avg_rtt.
+one counts which comes first in the alphabet, PREMIUM, and of several measurements of it the least. A measurement that
+failed or received nothing makes no link: its regions are not joined. If the folder has a file latency.csv, a link's
+delay is half of its avg_rtt.
 """
 
 import csv
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from topologies.errors import format_value, list_all
 from topologies.fabric.map_links import MapLink, MapNode
-from topologies.packs.published import PackError, Published, delay_of, number, rate_of, shown, text_of
+from topologies.packs.published import PackError, Published, counted, delay_of, number, rate_of, shown, text_of
 
 LATENCY = "latency.csv"
 
@@ -39,16 +40,15 @@ def wan(source: str) -> Published:
             links.append(MapLink(ends=way, data=rate_of(bps) | delay, is_directed=True))
     if not links:
         raise PackError(f"{shown(path)} has no two regions with a throughput in both directions; allowed: some")
-    one_way = len(rates) - len(links)
-    told = (
-        (failed, "measurements failed or received nothing and make no link"),
-        (one_way, "measurements have none in the other direction and make no link"),
-    )
+    told = {
+        "measurements that failed or received nothing, which make no link": failed,
+        "measurements without one in the other direction, which make no link": len(rates) - len(links),
+    }
     return Published(
         nodes={name: MapNode(title=name) for name in dict.fromkeys(end for way in rates for end in way)},
         links=tuple(links),
         is_direct=True,
-        notes=tuple(f"{count:,} {words}" for count, words in told if count),
+        notes=counted(told),
     )
 
 

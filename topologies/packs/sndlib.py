@@ -2,8 +2,8 @@
 
 XML is read by the text of its elements: entities are not expanded, and a document type is refused. A link has its
 capacity in both directions, unless all links are there in both: the installed one, or else that of its first module.
-Capacities and demands without a unit are in Mbit/s. Lengths follow from longitudes and latitudes, if the file has them;
-in the native format coordinates are taken as such if all of them can be.
+Capacities and demands without a unit are in Mbit/s. Longitudes and latitudes give lengths; in the native format
+coordinates are taken as such if all of them can be.
 """
 
 import re
@@ -20,7 +20,7 @@ UNITS_BPS = {"MBITPERSEC": 1e6, "KBITPERSEC": 1e3, "GBITPERSEC": 1e9, "BITSPERSE
 _MBIT, _AMOUNTS = 1e6, ("capacity", "demandValue")
 _ELEMENTS = {tag: re.compile(rf"<{tag}\b([^>]*)>(.*?)</{tag}>", re.DOTALL) for tag in ("node", "link", "demand")}
 _VALUES = {tag: re.compile(rf"<{tag}>([^<]*)</{tag}>") for tag in ("unit", "x", "y", "source", "target", *_AMOUNTS)}
-_ID = re.compile(r'\bid="([^"]*)"')
+_ID, _COMMENT = re.compile(r'\bid="([^"]*)"'), re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _SECTIONS = ("META", "NODES", "LINKS", "DEMANDS", "ADMISSIBLE_PATHS")
 
 
@@ -48,13 +48,11 @@ def read(path: Path) -> Network:
     if text.lstrip().startswith("?SNDlib native"):
         network = _native(text, name)
     elif "<network" in text:
-        first, *others = text.split("<!--")
-        network = _xml(first + "".join(other.partition("-->")[2] for other in others), name)
+        network = _xml(_COMMENT.sub("", text), name)
     else:
         raise PackError(f"{name} is no file of SNDlib; allowed: its XML, or text that begins with ?SNDlib native")
-    for end in (end for row in (*network.links, *network.demands) for end in row.ends):
-        if end not in network.nodes:
-            raise PackError(f"{name}: {format_value(end)} is not a node; allowed: a node of the file")
+    for end in (end for row in (*network.links, *network.demands) for end in row.ends if end not in network.nodes):
+        raise PackError(f"{name}: {format_value(end)} is not a node; allowed: a node of the file")
     return network
 
 
@@ -73,8 +71,7 @@ def wan(source: str) -> Published:
 
 def demands(source: str) -> Demands:
     """Return a network's demands as one matrix; raises PackError."""
-    path = Path(source)
-    network = read(path)
+    network = read(path := Path(source))
     if not network.demands:
         raise PackError(f"{shown(path)} has no demands; allowed: a network with demands")
     notes = () if network.has_unit else ("demands have no unit and are taken as Mbit/s",)
@@ -88,8 +85,8 @@ def _xml(text: str, name: str) -> Network:
     nodes: dict[str, Place | None] = {}
     for count, (attributes, inside) in enumerate(_elements("node", text, name), 1):
         key = _ID.search(attributes)
-        if key is None:
-            raise PackError(f"{name}: node {count:,} has no id; allowed: each with one")
+        if key is None or unescape(key[1]) in nodes:
+            raise PackError(f"{name}: node {count:,} has no id of its own; allowed: each with one")
         xy = [_VALUES[axis].search(inside) for axis in ("x", "y")]
         values = [number(one[1], f"{name}: the place of a node", least=-1e9) for one in xy if one]
         nodes[unescape(key[1])] = _place(values) if is_geographical else None
@@ -119,31 +116,33 @@ def _rows(tag: str, value: str, text: str, name: str, scale: float) -> Iterator[
         if source is None or target is None or (tag == "demand" and not values):
             raise PackError(f"{name}: {tag} {count:,} lacks a part; allowed: source, target and {value}")
         amounts = [number(one, f"{name}: the {value} of {tag} {count:,}") for one in values]
-        ends = unescape(source[1].strip()), unescape(target[1].strip())
-        yield Row(ends, scale * next(filter(None, amounts), 0.0))
+        yield Row((unescape(source[1].strip()), unescape(target[1].strip())), scale * next(filter(None, amounts), 0.0))
 
 
 def _native(text: str, name: str) -> Network:
     nodes, rows = dict[str, Place | None](), dict[str, list[Row]](LINKS=[], DEMANDS=[])
     section, scale = "", 0.0
     for count, line in enumerate(text.split("\n"), 1):
-        fields = line.partition("#")[0].replace("(", " ( ").replace(")", " ) ").split()
+        fields, where = line.partition("#")[0].replace("(", " ( ").replace(")", " ) ").split(), f"{name}:{count}"
         if fields[:1] and fields[0] in _SECTIONS:
             section = fields[0]
         elif section == "META" and fields[:2] == ["unit", "="]:
             scale = _scale(" ".join(fields[2:]), name)
-        elif section == "NODES" and len(fields) == 5:
-            nodes[fields[0]] = _place([number(one, f"{name}:{count}: a place", least=-1e9) for one in fields[2:4]])
+        elif section == "NODES" and len(fields) == 5 and fields[0] not in nodes:
+            nodes[fields[0]] = _place([number(one, f"{where}: a place", least=-1e9) for one in fields[2:4]])
         elif section in rows and len(fields) > 4 and fields[4] == ")":
             values = fields[5:]  # of a link: installed, three costs, "(", the first module; of a demand: routing, value
             wanted = [values[at] for at in ((0, 5) if section == "LINKS" else (1,)) if at < len(values)]
-            amounts = [number(one, f"{name}:{count}: a value") for one in wanted if one != ")"]
+            amounts = [number(one, f"{where}: a value") for one in wanted if one != ")"]
             rows[section].append(Row((fields[2], fields[3]), (scale or _MBIT) * next(filter(None, amounts), 0.0)))
-        elif section in (*rows, "NODES") and fields not in ([], [")"]):
-            raise PackError(f"{name}:{count}: {format_value(line)} is not a row of {section}; allowed: ID ( ... ) ...")
-    if None in nodes.values():  # the format does not tell degrees from pixels
-        nodes = dict.fromkeys(nodes)
-    return Network(nodes, rows["LINKS"], rows["DEMANDS"], scale > 0)
+        elif fields == [")"]:
+            section = ""
+        elif section in (*rows, "NODES") and fields:
+            raise PackError(f"{where}: {format_value(line)} is not a row of {section}; allowed: ID ( ... ), once")
+    if section:
+        raise PackError(f"{name} ends within {section}; allowed: a ) after its rows")
+    places = dict.fromkeys(nodes) if None in nodes.values() else nodes  # the format does not tell degrees from pixels
+    return Network(places, rows["LINKS"], rows["DEMANDS"], scale > 0)
 
 
 def _place(xy: list[float]) -> Place | None:

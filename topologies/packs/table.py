@@ -1,5 +1,6 @@
 """The packs by name, and the reading of what a scenario names as "PACK:SOURCE". Reads files."""
 
+import hashlib
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -66,6 +67,28 @@ def moves_of(value: str, every_s: float) -> Moves:
     found = _read(value, "moves", every_s)
     assert isinstance(found, Moves)
     return found
+
+
+def files_of(value: str) -> list[Path]:
+    """Return the files of the demands or movements that a text names, none if they cannot be found any more."""
+    name, _, source = value.partition(":")
+    module = import_module(f"topologies.packs.{PACKS[name].module}")
+    try:
+        return list(module.files(source)) if hasattr(module, "files") else [Path(source)]
+    except PackError:
+        return []
+
+
+def digest_of(value: str) -> str:
+    """Return the SHA-256 of the data that a text names: of what sha256sum prints for their files, in order of their
+    names. "" if a file is gone."""
+    files, digest = files_of(value), hashlib.sha256()
+    try:
+        for file in sorted(files, key=lambda one: one.name):
+            digest.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n".encode())
+    except OSError:
+        return ""
+    return digest.hexdigest() if files else ""
 
 
 def _read(value: str, what: str, *more: float) -> object:

@@ -49,6 +49,14 @@ def demands(name: str) -> Demands:
     return one_matrix(rows, [*titles.values()], format_value(name), notes)
 
 
+def files(name: str) -> list[Path]:
+    """Return the package's file of a map; raises PackError without one."""
+    _topology(name)  # tells if the package is not installed
+    import topohub
+
+    return [Path(topohub.__file__).parent / "data" / f"{name}.json"]
+
+
 def _each(topology: dict[str, Any], name: str, what: str, *keys: str) -> list[dict[str, Any]]:
     """Return the nodes or edges of a map, each with these keys; raises PackError."""
     found = topology.get(what)

@@ -2,8 +2,9 @@
 
 DATA/NAME is a folder and a network: DATA/topologies/NAME.dot, DATA/hosts/NAME.hosts with a host a line, and
 DATA/demands/NAME.txt (or demands/actual/NAME.txt) with a matrix a line: n x n numbers in bit/s, in the order of the
-hosts. A host stands for the switch that it is cabled to. The files do not tell the time between matrices: an hour is
-taken. A file DATA/rtt/NAME.rtt with lines "(s1, s2) MS" gives delays, half of each.
+hosts. A host stands for the switch that it is cabled to. A link with the capacity 0 in a direction is none. The files
+do not tell the time between matrices: an hour is taken. A file DATA/rtt/NAME.rtt with lines "(s1, s2) MS" gives delays,
+half of each.
 """
 
 import re
@@ -20,6 +21,7 @@ from topologies.packs.published import (
     Demands,
     PackError,
     Published,
+    counted,
     delay_of,
     lines_of,
     number,
@@ -46,12 +48,13 @@ def wan(source: str) -> Published:
         if match is None:
             raise PackError(f"{shown(path)}:{count}: {format_value(line)} is no round trip; allowed: (s1, s2) 12.5")
         rtt_ms[match[1], match[2]] = number(match[3], f"{shown(path)}:{count}: a round trip in ms", most=980.0)
-    links = []
-    for (a, b), bps in rates.items():
+    links, dead = list[MapLink](), {ends for ends, bps in rates.items() if not bps or not rates.get(ends[::-1], bps)}
+    for (a, b), bps in ((ends, bps) for ends, bps in rates.items() if ends not in dead):
         given = rtt_ms.get((a, b), rtt_ms.get((b, a)))
         delay = {} if given is None else delay_of(given / 2e3)
         links.append(MapLink(ends=(a, b), data={"capacity": f"{bps:.0f} bit/s"} | delay, is_directed=True))
-    return Published(nodes={name: MapNode(title=name) for name in switches}, links=tuple(links))
+    notes = counted({"links with the capacity 0 in a direction, which are left out": len({*map(frozenset, dead)})})
+    return Published(nodes={name: MapNode(title=name) for name in switches}, links=tuple(links), notes=notes)
 
 
 def demands(source: str) -> Demands:
@@ -65,9 +68,7 @@ def demands(source: str) -> Demands:
     nodes = tuple(at[host] for host in hosts)
     if len({*nodes}) < len(nodes) or not 1 < len(nodes) <= MAX_NODES:
         raise PackError(f"{shown(listed)} has {len(nodes)} hosts; allowed: 2 to {MAX_NODES}, each at its own switch")
-    found = [path for folder in ("demands", "demands/actual") if (path := _file(source, folder, ".txt")).is_file()]
-    path = found[0] if found else _file(source, "demands", ".txt")
-    matrices = []
+    path, matrices = _matrices_file(source), []
     for count, line in lines_of(text_of(path)):
         fields = line.split()
         if len(fields) != len(nodes) ** 2:
@@ -89,6 +90,16 @@ def demands(source: str) -> Demands:
         interval_s=INTERVAL_S,
         notes=("an hour is taken between two matrices, as files of YATES do not tell the time",),
     )
+
+
+def files(source: str) -> list[Path]:
+    """Return the files of a network's demands."""
+    return [_file(source, "topologies", ".dot"), _file(source, "hosts", ".hosts"), _matrices_file(source)]
+
+
+def _matrices_file(source: str) -> Path:
+    found = [_file(source, folder, ".txt") for folder in ("demands", "demands/actual")]
+    return next((path for path in found if path.is_file()), found[0])
 
 
 def _wrong(fields: list[str]) -> str:
@@ -126,8 +137,9 @@ def _dot(path: Path) -> tuple[list[str], dict[str, str], dict[tuple[str, str], f
                 hosts[a] = ""
             continue
         capacity = _CAPACITY.search(attributes)
-        if capacity is None:
-            raise PackError(f'{shown(path)}: {a} -> {b} has no capacity; allowed: such as capacity="1Gbps"')
+        if capacity is None or (a, b) in rates:
+            what = "has no capacity" if capacity is None else "is there twice"
+            raise PackError(f'{shown(path)}: {a} -> {b} {what}; allowed: such as capacity="1Gbps", once')
         rates[a, b] = number(capacity[1], f"{shown(path)}: the capacity of {a} -> {b}") * _PREFIX[capacity[2]]
     for a, b in [ends for ends in rates if ends[0] in hosts]:
         hosts[a] = b
