@@ -25,6 +25,7 @@ import pyarrow as pa
 from analysis.results.reader import (
     SETTINGS_ATTRIBUTE,
     ResultsError,
+    SharedSettings,
     collectives_schema,
     load,
     open_run,
@@ -178,7 +179,7 @@ def _in_memory(
         for _, name, part in slices
     )
     rows = pa.concat_tables([columns.empty_table(), *tables]).to_pandas()
-    rows.attrs[SETTINGS_ATTRIBUTE] = json.loads(json.dumps(stored))
+    rows.attrs[SETTINGS_ATTRIBUTE] = SharedSettings(json.loads(json.dumps(stored)))
     return rows
 
 

@@ -29,6 +29,9 @@ WHO: int = AS_NOBODY.get("user", os.getuid())
 
 # Set before anything imports numpy, whose threads spin for a while on processors that other tests wait for.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Also with PYTHONDONTWRITEBYTECODE: every process that runs tests would rewrite the assertions of all modules again,
+# which takes 8 s each.
+sys.dont_write_bytecode = False
 # The time that an example takes has no meaning; every run of the tests draws other examples.
 settings.register_profile("any machine", deadline=None, max_examples=50)
 settings.load_profile("any machine")

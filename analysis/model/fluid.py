@@ -5,7 +5,8 @@ that change. Both use the event loop of `fluid_jit`.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -423,9 +424,14 @@ def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_jit.Program"
     )
 
 
-if __name__ == "__main__":  # compile now and cache the code next to the module, so that no command has to wait
-    for some in (None, Classes(of_flow=[], serves=[False], assured=[], ceilings=[])):
-        completion_s([], np.zeros((1, 0, 0), np.int32), np.zeros((1, 1)), np.zeros((1, 0)), slot_bytes=1, classes=some)
-        fair_rates(np.zeros((0, 0), np.int32), np.zeros(1), some)
-        nothing = np.zeros((1, 0, 0), np.int32), np.zeros((1, 1)), np.zeros((1, 0))
-        next(runs([], *nothing, slot_bytes=1, classes=some)).advance(np.ones(1))
+if __name__ == "__main__":
+    # Compile now and cache the code next to the module, so that no command has to wait: all, or the named functions.
+    one = np.zeros((1, 0, 0), np.int32), np.zeros((1, 1)), np.zeros((1, 0))
+    compiles: dict[str, Callable[[Classes | None], object]] = {
+        "completion_s": lambda some: completion_s([], *one, slot_bytes=1, classes=some),
+        "fair_rates": lambda some: fair_rates(np.zeros((0, 0), np.int32), np.zeros(1), some),
+        "runs": lambda some: next(runs([], *one, slot_bytes=1, classes=some)).advance(np.ones(1)),
+    }
+    for name in sys.argv[1:] or compiles:
+        for some in (None, Classes(of_flow=[], serves=[False], assured=[], ceilings=[])):
+            compiles[name](some)

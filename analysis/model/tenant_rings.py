@@ -61,19 +61,26 @@ def best_starts(tenants: int, ends_s: Callable[[Sequence[float]], Sequence[float
     `ends_s` are the tenants' ends with given starts. The mean of the ends is minimised, then the last end, and then the
     number of tenants that wait.
     """
+    known: dict[tuple[float, ...], Sequence[float]] = {}
+
+    def ends_of(starts: tuple[float, ...]) -> Sequence[float]:
+        if starts not in known:  # many orders begin alike
+            known[starts] = ends_s(starts)
+        return known[starts]
+
     at_once = (0.0,) * tenants
-    never_s = sum(ends_s(at_once))  # a start that disturbs none of those that begin before
+    never_s = sum(ends_of(at_once))  # a start that disturbs none of those that begin before
     tried = {at_once}
     for order in itertools.permutations(range(tenants)):
         for first in range(1, tenants):
             for waits in itertools.product(*(order[:place] for place in range(first, tenants))):
                 starts = [0.0 if tenant in order[:first] else never_s for tenant in range(tenants)]
                 for tenant, other in zip(order[first:], waits, strict=True):
-                    starts[tenant] = ends_s(starts)[other]
+                    starts[tenant] = ends_of(tuple(starts))[other]
                 tried.add(tuple(starts))
 
     def cost(starts: tuple[float, ...]) -> tuple[float, float, int, tuple[float, ...]]:
-        ends = ends_s(starts)
+        ends = ends_of(starts)
         scale = _ROUNDING * never_s
         return round(sum(ends) / scale), round(max(ends) / scale), sum(map(bool, starts)), starts
 

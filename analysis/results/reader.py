@@ -43,6 +43,14 @@ _PART = re.compile(r"([a-z]+)-(\d{1,9})-([A-Za-z0-9][A-Za-z0-9_.-]*)-(\d{1,9})\.
 _OLD_PARTS = "points"  # journals of rows in unfinished runs of earlier versions
 
 
+class SharedSettings(list[dict[str, Any]]):
+    """The settings of a run as an attribute of its rows. Pandas copies attributes deeply for every column that is taken
+    from a frame, which took longer than the model of a sweep; nothing changes these, so that all copies share them."""
+
+    def __deepcopy__(self, _memo: object) -> "SharedSettings":
+        return self
+
+
 class ResultsError(ValueError):
     """A folder from which no run can be read; the message is one sentence that names it."""
 
@@ -92,7 +100,7 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
     path = Path(directory)
     provenance, settings = read_provenance(path), read_settings(path)
     rows = frame(_collectives(path, settings, provenance, columns))
-    rows.attrs[SETTINGS_ATTRIBUTE] = settings
+    rows.attrs[SETTINGS_ATTRIBUTE] = SharedSettings(settings)
     return rows
 
 

@@ -105,6 +105,22 @@ class Model:
         (self._config,) = scenario_of([Plan(orders=places, starts_s=_AT_ONCE)]).configurations()
         self._conditions = conditions_of(self._config)
         self._between = np.array([port.kind in ("leaf_spine", "spine_leaf") for port in self._conditions.shared.all])
+        self._workloads: dict[tuple[float, ...], Any] = {}
+        self._passed = self._ports_passed()
+
+    def _ports_passed(self) -> "npt.NDArray[np.int32]":
+        """Return the ports from server to server, [tenants, servers, servers, H]: a tenant's flows have its number as
+        their channel, so that a search only looks them up."""
+        import numpy as np
+
+        src, dst = (ends.astype(np.int16) for ends in np.nonzero(~np.eye(_SERVERS, dtype=bool)))
+        within, found = np.full((1, len(src)), -1, np.int16), []  # no path over a WAN
+        for tenant in range(_TENANTS):
+            (ports,) = self._conditions.passed(0, src[None], dst[None], within, np.full(len(src), tenant, np.int16))
+            table = np.full((_SERVERS, _SERVERS, ports.shape[-1]), -1, np.int32)
+            table[src, dst] = ports
+            found.append(table)
+        return np.stack(found)
 
     def ends_s(self, orders: "Orders", starts_s: Sequence[float] = _AT_ONCE) -> "Floats":
         """Return when the tenants end with each of these orders [K, tenants, servers], [K, tenants] s."""
@@ -133,40 +149,40 @@ class Model:
         links, ports = self._links(workload, orders), len(self._between)
         tenant = np.repeat(np.arange(_TENANTS), _EACH)
         together = np.unique(starts_s, return_inverse=True)[1][tenant]
-        table = np.zeros((count, together.max() + 1, ports))
-        at = np.arange(count)[:, None, None], together[None, :, None], np.where(links >= 0, links, 0)
-        np.add.at(table, np.broadcast_arrays(*at), links >= 0)
+        shape = count, int(together.max()) + 1, ports
+        at = np.arange(count)[:, None, None], together[None, :, None], links
+        cells = np.ravel_multi_index(np.broadcast_arrays(*at), shape, mode="clip")[links >= 0]
+        table = np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape).astype(float)
         crowded: Floats = (table[..., self._between] ** 2).sum(axis=(1, 2))
         return crowded
 
     def _links(self, workload: Any, orders: "Orders") -> "npt.NDArray[np.int32]":
         import numpy as np
 
-        from scenarios.policies.measured_knowledge import links_passed
+        from scenarios.policies.decide import channels
 
-        count = len(orders)
-        placement = np.full((count, _SERVERS), -1, np.int16)
-        placement[:, : _TENANTS * _EACH] = orders.reshape(count, -1)
-        within = np.full((count, len(workload.schedule.flows)), -1, np.int16)  # no path over a WAN
-        return links_passed(workload, placement, within, self._conditions, start=0, spreads=True)
+        placement = orders.reshape(len(orders), -1)
+        begins, ends = (np.array(places) for places in workload.schedule.ends)
+        return self._passed[channels(workload), placement[:, begins], placement[:, ends]]
 
     def _workload(self, starts_s: tuple[float, ...]) -> Any:
         from scenarios.spec.round_workload import workload_of_jobs
 
-        jobs = tuple(replace(job, start_s=start_s) for job, start_s in zip(self._config.jobs, starts_s, strict=True))
-        return workload_of_jobs(jobs, self._config.collective, (), sites=(_SERVERS,), seed=0)
+        if starts_s not in self._workloads:
+            jobs = (replace(job, start_s=start_s) for job, start_s in zip(self._config.jobs, starts_s, strict=True))
+            spec = self._config.collective
+            self._workloads[starts_s] = workload_of_jobs(tuple(jobs), spec, (), sites=(_SERVERS,), seed=0)
+        return self._workloads[starts_s]
 
     def edges(self, servers: "Orders") -> "list[Edges]":
         """Return the ports between leaves and spines from each server of a tenant to each other one."""
-        import numpy as np
-
         found: list[Edges] = []
-        for tenant, own in enumerate(servers.tolist()):
-            src, dst = (np.array(side) for side in zip(*((a, b) for a in own for b in own if a != b), strict=True))
-            within = np.full((1, len(src)), -1)
-            ports = self._conditions.passed(0, src[None], dst[None], within, np.full(len(src), tenant))[0]
-            between = [[port for port in row if port >= 0 and self._between[port]] for row in ports.tolist()]
-            found.append(dict(zip(zip(src.tolist(), dst.tolist(), strict=True), between, strict=True)))
+        for passed, own in zip(self._passed.tolist(), servers.tolist(), strict=True):
+            every = {(a, b): passed[a][b] for a in own for b in own if a != b}
+            between = {
+                ends: [port for port in ports if port >= 0 and self._between[port]] for ends, ports in every.items()
+            }
+            found.append(between)
         return found
 
 

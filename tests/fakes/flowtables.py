@@ -4,11 +4,12 @@ It is independent of the code that makes rules. A packet moves one switch at a t
 is in flight. The module also has random fabrics, and a network with the default rules and some tunnels.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, ip_address, ip_network
 from itertools import pairwise, permutations
+from typing import NamedTuple
 from zlib import crc32
 
 from hypothesis import strategies as st
@@ -24,12 +25,10 @@ from topologies.fabric.wan import WanSpec
 IN_PORT = 0xFFFFFFF8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Packet:
+class Packet(NamedTuple):
     """An IPv4 packet about to enter a node by a port; `passed` are the switches it has left, each
     with the number of the cable by which it came if that is not the first between two switches ("X#2"); `cable` is that
-    number where it is now, and `channel` is what a
-    rule of the switch's first table has given it."""
+    number where it is now."""
 
     src: str
     dst: str
@@ -39,7 +38,56 @@ class Packet:
     tcp_src: int = 4791
     passed: tuple[str, ...] = ()
     cable: int = 1
-    channel: int | None = None
+
+
+class Table:
+    """The rules of a switch, and `state`, which is another one after each change. What matches a packet is looked up
+    once in each state: thousands of packets of a test have the same headers."""
+
+    def __init__(self) -> None:
+        self.rules: dict[tuple[Match, int], Rule] = {}
+        self.found: dict[Headers, list[Rule]] = {}
+        self.state = object()
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules.values())
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    def apply(self, message: Message) -> None:
+        """Do what a message asks for."""
+        self.found, self.state = {}, object()
+        if isinstance(message, Install):
+            self.rules[message.rule.match, message.rule.priority] = message.rule
+        else:
+            self.rules = {key: rule for key, rule in self.rules.items() if not removes(message, rule)}
+
+    def best(self, headers: "Headers") -> list[Rule]:
+        """Return the rules of the highest priority among those that match."""
+        if headers not in self.found:
+            hits = [rule for rule in self if matches(rule.match, headers)]
+            top = max((rule.priority for rule in hits), default=0)
+            self.found[headers] = [rule for rule in hits if rule.priority == top]
+        return self.found[headers]
+
+
+class Headers(NamedTuple):
+    """What a rule may match of a packet."""
+
+    src: str
+    dst: str
+    eth_dst: str
+    in_port: int
+    tcp_src: int
+    channel: int | None
+
+
+class Walk(NamedTuple):
+    """The switches that a packet passed, and the states that their tables had."""
+
+    passed: tuple[str, ...]
+    states: dict[str, object]
 
 
 @dataclass
@@ -47,23 +95,19 @@ class FakeNetwork:
     """The switches of a fabric, with empty tables."""
 
     fabric: Fabric
-    tables: dict[str, list[Rule]] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tables = {switch.name: [] for switch in self.fabric.switches}
+        self.tables = {switch.name: Table() for switch in self.fabric.switches}
+        self.gpus = {gpu.name: gpu for gpu in self.fabric.gpus}
+        self.walks: dict[Packet, Walk] = {}
         self.ends = {(c.a, c.a_port): (c.b, c.b_port) for c in self.fabric.cables}
         self.ends |= {(c.b, c.b_port): (c.a, c.a_port) for c in self.fabric.cables}
         self.numbers = {at: c.number for c in self.fabric.cables for at in ((c.a, c.a_port), (c.b, c.b_port))}
 
     def apply(self, *messages: Message) -> None:
         for message in messages:
-            table = self.tables[message.switch]
-            if isinstance(message, Install):
-                rule = message.rule
-                table[:] = [old for old in table if (old.match, old.priority) != (rule.match, rule.priority)]
-                table.append(rule)
-            else:
-                table[:] = [rule for rule in table if not removes(message, rule)]
+            self.tables[message.switch].apply(message)
 
     def sent(self, src: int, dst: int, tcp_src: int = 4791) -> Packet:
         """Return a TCP packet that a GPU has just sent."""
@@ -76,28 +120,27 @@ class FakeNetwork:
         best = self.rule_for(packet)
         if best.channels:  # any hash of the addresses and ports will do
             of_connection = f"{packet.src} {packet.dst} {packet.tcp_src} {best.seed}".encode()
-            best = self.rule_for(replace(packet, channel=crc32(of_connection) % best.channels))
+            best = self.rule_for(packet, crc32(of_connection) % best.channels)
         assert best.out_port != packet.in_port, f"a switch does not send a packet back: {packet}"
         port = packet.in_port if best.out_port == IN_PORT else best.out_port
         at, in_port = self.ends[packet.at, port]
         eth_dst = best.eth_dst or packet.eth_dst
         passed = (*packet.passed, packet.at if packet.cable == 1 else f"{packet.at}#{packet.cable}")
         number = self.numbers[packet.at, port]
-        return replace(packet, eth_dst=eth_dst, at=at, in_port=in_port, passed=passed, cable=number)
+        return Packet(packet.src, packet.dst, eth_dst, at, in_port, packet.tcp_src, passed, number)
 
-    def rule_for(self, packet: Packet) -> Rule:
+    def rule_for(self, packet: Packet, channel: int | None = None) -> Rule:
         """Return the rule of the switch, in the first table or for a packet with a channel in the second, that matches
         best; assert that there is one."""
-        hits = [rule for rule in self.tables[packet.at] if matches(rule.match, packet)]
-        assert hits, f"a black hole: no rule at {packet.at} for {packet}"
-        top = max(rule.priority for rule in hits)
-        best = [rule for rule in hits if rule.priority == top]
+        headers = Headers(packet.src, packet.dst, packet.eth_dst, packet.in_port, packet.tcp_src, channel)
+        best = self.tables[packet.at].best(headers)
+        assert best, f"a black hole: no rule at {packet.at} for {packet}"
         assert len(best) == 1, f"two rules of one priority at {packet.at} for {packet}"
         return best[0]
 
     def arrived(self, packet: Packet) -> bool:
         """Return whether the packet has reached a GPU; assert that this is its destination, and the headers as sent."""
-        gpu = next((gpu for gpu in self.fabric.gpus if gpu.name == packet.at), None)
+        gpu = self.gpus.get(packet.at)
         if gpu is None:
             return False
         assert (gpu.ip, gpu.mac) == (packet.dst, packet.eth_dst), f"{gpu.name} drops {packet}"
@@ -105,13 +148,24 @@ class FakeNetwork:
 
     def walk(self, packet: Packet) -> tuple[str, ...]:
         """Return the switches that the packet passes until it arrives, with the tables as they are."""
+        known = self.walks.get(packet)
+        if known is None or any(self.tables[name].state is not state for name, state in known.states.items()):
+            known = self.walks[packet] = self.walked(packet)
+        return known.passed
+
+    def walked(self, packet: Packet) -> "Walk":
         seen = set()
+        states = {}
         while not self.arrived(packet):
             state = (packet.at, packet.in_port, packet.eth_dst)
             assert state not in seen, f"a loop: {packet}"
             seen.add(state)
+            states[packet.at] = self.tables[packet.at].state
             packet = self.step(packet)
-        return packet.passed
+        return Walk(packet.passed, states)
+
+
+subnet_of = cache(lambda narrow, wide: IPv4Network(narrow).subnet_of(IPv4Network(wide)))
 
 
 @cache
@@ -119,7 +173,7 @@ def within(address: str, network: str) -> bool:
     return ip_address(address) in ip_network(network)
 
 
-def matches(match: Match, packet: Packet) -> bool:
+def matches(match: Match, packet: Headers) -> bool:
     return (
         (match.in_port is None or match.in_port == packet.in_port)
         and (match.eth_dst is None or match.eth_dst == packet.eth_dst)
@@ -139,7 +193,7 @@ def removes(message: Remove, rule: Rule) -> bool:
     if message.mask == ALL_BITS and (wide.channel is None) != (narrow.channel is None):
         return False  # it is about one table
     for asked, has in ((wide.src, narrow.src), (wide.dst, narrow.dst)):
-        if asked is not None and (has is None or not ip_network(has).subnet_of(ip_network(asked))):  # type: ignore[arg-type]
+        if asked is not None and (has is None or not subnet_of(has, asked)):
             return False
     same = (("in_port", wide.in_port), ("eth_dst", wide.eth_dst), ("tcp_src", wide.tcp_src), ("channel", wide.channel))
     return all(asked is None or getattr(narrow, name) == asked for name, asked in same)

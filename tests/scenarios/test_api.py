@@ -1,6 +1,7 @@
 """The Python API: `run` returns the rows that the command stores, and `compare` gains as computed from these rows."""
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,17 @@ def test_compare_computes_gains_over_pairs_of_the_same_collectives(
         assert row.gain == pytest.approx(1 - times.sum() / least.sum())
         assert (row.collectives, row.mean_s) == (120, pytest.approx(times.mean()))
         assert row.gain_low <= row.gain <= row.gain_high
+
+
+def test_parts_and_copies_of_rows_are_taken_as_the_rows_and_share_their_settings(stored: dict[str, Path]) -> None:
+    """Each column that Pandas takes would copy the settings of a whole sweep otherwise."""
+    rows = load(stored["two"])
+    (settings,) = rows.attrs.values()
+    wanted = compare(rows, baseline="joint")
+    for part in (rows.copy(), rows[rows.collective >= 0], rows.sort_values("collective", kind="stable")):
+        assert all(one is settings for one in (*part.attrs.values(), *part["mode"].attrs.values()))
+        pd.testing.assert_frame_equal(compare(part, baseline="joint"), wanted)
+    pd.testing.assert_frame_equal(compare(pickle.loads(pickle.dumps(rows)), baseline="joint"), wanted)
 
 
 def test_run_stores_what_the_command_stores(stored: dict[str, Path], tmp_path: Path) -> None:
