@@ -639,8 +639,8 @@ def _at(group: Sequence[Verdict], total: int) -> str:
 def _outcome(group: Sequence[Verdict], where: str = "") -> str:
     """Return the outcome of contests in which the same alternative is best."""
     if longer := _longer(group):
-        told = _doubt_and_longer(group, _doubts(group), longer)
-        return f"{_winner(group, where)}{told}{_own(group, [str(group[0].next)])}"
+        behind = _doubt_and_longer(group, _doubts(group), longer)
+        return f"{_winner(group, where)}{behind}{_own(group, [str(group[0].next)])}"
     margin, doubts = _margin(group), _doubts(group)
     told = [str(group[0].next)] if margin and not doubts else []
     return f"{_winner(group, where)}{margin}{doubts}{_own(group, told)}"
