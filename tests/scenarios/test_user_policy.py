@@ -132,6 +132,8 @@ def test_a_policy_that_fails_in_the_model_leaves_other_modes_results_intact(tmp_
     wanted = ("--modes", "base,mine", "--collectives", "20", "--engine", "model", "--out", tmp_path / "run")
     _, said = ended("--policy", "mine.py:mine", *wanted, cwd=tmp_path, status=1)
     assert "mine.py:mine, before collective 7: ZeroDivisionError: division by zero, line 2" in said
+    assert said.count("division by zero") == 1
+    assert said.endswith("as a run keeps its own copy of a policy: mend the policy's file and start a new run\n")
     found = rows(tmp_path / "run")
     assert found["mode"].to_list() == ["base"] * 20
 
