@@ -18,7 +18,12 @@ from analysis.statistics.claims import (
 )
 from analysis.statistics.contests import MODE, Place, contests_of, differing_words
 from analysis.statistics.declared_faults import DOWN, unmodelled_sentence, until_end_sentence
-from analysis.statistics.fault_costs import attempts_sentence, cost_words
+from analysis.statistics.fault_costs import (
+    attempts_sentence,
+    cost_words,
+    fault_costs_sentence,
+    predicted_attempts_sentence,
+)
 from analysis.statistics.fidelity import Fidelity
 from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
@@ -46,6 +51,7 @@ from scenarios.experiment.point_results import (
 from scenarios.experiment.results_table import bounds_of, common_of, share, table_of
 from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
+from scenarios.spec.trace_times import trace_time
 from scenarios.text_table import aligned
 from topologies.errors import SpecError, list_all, list_first
 from topologies.fabric.fabric import build_fabric
@@ -80,9 +86,14 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     conditions = {index: config.conditions for index, config in configs.items()}
     when = gain_times_sentence(settings, times, conditions, {index: _in_gaps(one) for index, one in configs.items()})
     attempts = attempts_sentence(fault for result in results for point in result.points for fault in point.faults)
+    struck = pooled_faults(results)
+    predicted = predicted_attempts_sentence(
+        (one.mode, [fault.results[0] for fault in one.faults]) for one in struck if one.engine == "model"
+    )
     said = [
         answer(settings, times, jobs),
         _without_faults(results),
+        fault_costs_sentence(struck),
         promises_sentence(results),
         when,
         drawn,
@@ -90,6 +101,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         unmodelled_sentence(modelled),
         until_end_sentence(modelled),
         attempts,
+        predicted,
     ]
     return " ".join(filter(None, said))
 
@@ -321,12 +333,14 @@ def _transfers(results: Sequence[ConfigResult]) -> Paragraph:
 def _faults(results: Sequence[ConfigResult]) -> Paragraph:
     """Return the outcome of every fault, if there are any."""
     struck, lines = pooled_faults(results), list[str]()
+    configs = {result.index: result.config for result in results}
     for (engine, label), points in groupby(struck, lambda one: (one.engine, one.label)):
         lines.append(f"{engine}, {label}:")
         by_fault: dict[tuple[int, str], list[str]] = {}
         for one in points:
             for fault in one.faults:
-                told = by_fault.setdefault((fault.results[0].number, fault.what), [])
+                when = trace_time(configs[one.settings[0]], fault.results[0].at_collective).removesuffix(",")
+                told = by_fault.setdefault((fault.results[0].number, f"{fault.what}{when}"), [])
                 told.append(f"    {one.mode}: {fault.outcome}")
         for (number, what), told in by_fault.items():
             lines += [f"  {f'fault {number}' if number else 'no declared fault'}, {what}", *told]
@@ -341,12 +355,13 @@ def _faults(results: Sequence[ConfigResult]) -> Paragraph:
 
 
 def around_failures(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield that modes which choose no paths take others around a failed link, if there are any."""
+    """Yield that modes which choose no paths take others around a failed link, if there are any: where there were none
+    attempts have failed."""
     struck = [
         (result.config.mode(point.mode), point)
         for result in results
         for point in result.points
-        if any(fault.kind == DOWN for fault in point.faults)
+        if any(fault.kind == DOWN and not fault.collectives_lost for fault in point.faults)  # else there were none
     ]
     keeping = list(dict.fromkeys(point.mode for mode, point in struck if not mode.reroutes))
     if not keeping:
