@@ -32,7 +32,7 @@ from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.jobs_in_words import amount_of, measured_as
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.pooled_means import pooled_lines
-from analysis.statistics.rates import drawn_sentence
+from analysis.statistics.rates import drawn_sentence, wan_links_sentence
 from analysis.statistics.without_faults import Means, without_faults_sentence
 from scenarios.experiment.ecmp import EcmpGain, lines_of
 from scenarios.experiment.fault_results import heading
@@ -231,8 +231,11 @@ def as_text(results: Sequence[ConfigResult], paragraphs: Sequence[Paragraph]) ->
 
 
 def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield what the lower bounds are, if there are any."""
+    """Yield what the lower bounds are, if there are any, and over how many WAN links these may send."""
     configs = [result.config for result in results]
+    links = wan_links_sentence((build_fabric(config.fabric), config.conditions) for config in configs)
+    is_single = all(config.fabric.routing == "single" for config in configs)
+    used = ": the bound may use all of them, base takes one path between two border routers" if is_single else ""
     yield from filter(
         None,
         [
@@ -240,7 +243,8 @@ def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
                 bounds_of((result, point) for result in results for point in result.points).values(),
                 faults=any(config.faults for config in configs),
                 jobs=any(config.jobs for config in configs),
-            )
+            ),
+            f"{links}{used}" if links else "",
         ],
     )
 
