@@ -94,6 +94,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         answer(settings, times, jobs),
         _without_faults(results),
         fault_costs_sentence(struck),
+        change_costs_sentence(results),
         promises_sentence(results),
         when,
         drawn,
@@ -278,6 +279,36 @@ def opening_sentence(results: Sequence[ConfigResult]) -> str:
         f"{format_delay(float(f'{most_s:.4g}'))} of virtual time{where}, {times} that of all "
         f"collectives there, {counted}"
     )
+
+
+def change_costs_sentence(results: Sequence[ConfigResult]) -> str:
+    """Return how long a change of paths alone takes, and one of the ring, on average in each mode, of the engine that
+    has measured them, or else the model where it counts them; "" for several configurations, and where changes take no
+    time or are not counted."""
+    engine = max((result.engine for result in results), key=lambda one: one != "model", default="")
+    here = [result for result in results if result.engine == engine]
+    if len(here) != 1 or not here[0].config.control.counted:
+        return ""
+    points = [(point.mode, point.changes) for point in here[0].points if point.changes is not None]
+    paths = [(mode, one.alone, one.alone_s) for mode, one in points if one.alone_s is not None]
+    rings = [(mode, one.rings, one.rings_s) for mode, one in points if one.rings_s is not None]
+    told = [
+        f"{what} takes {_by_mode(each)}"
+        for what, each in (("a change of paths alone", paths), ("one of the ring, with its connections,", rings))
+        if any(time_s > 0 for *_, time_s in each)
+    ]
+    text = "; ".join(told)
+    which = "both are" if len(told) > 1 else "it is"
+    return f"{text[0].upper()}{text[1:]}; {which} in these times." if text else ""
+
+
+def _by_mode(changes: Sequence[tuple[str, int, float]]) -> str:
+    """Return mean times of changes, those of the same time together, and how often each mode made them."""
+    alike: dict[str, list[str]] = {}
+    for mode, count, time_s in changes:
+        often = "once" if count == 1 else f"{count:,} times"
+        alike.setdefault(format_delay(float(f"{time_s:.4g}")) if time_s else "no time", []).append(f"{mode} {often}")
+    return ", ".join(f"{time} ({', '.join(modes)})" for time, modes in alike.items())
 
 
 def _choices(results: Sequence[ConfigResult]) -> Paragraph:
