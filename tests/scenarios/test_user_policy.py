@@ -435,3 +435,10 @@ def test_choices_that_change_nothing_are_told(tmp_path):
         f"already; {same_rings} of the 19 choices of a ring were the ring in force already"
     )
     assert words in said and words in (tmp_path / "told/report.html").read_text()
+
+
+def test_a_misspelled_attribute_of_now_is_told_with_the_one_that_was_meant(tmp_path):
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return now.lastt is None, False")
+    wanted = ("--modes", "base,mine", "--collectives", "4", "--engine", "model", "--out", tmp_path / "run")
+    _, said = ended("--policy", "mine.py:mine", *wanted, cwd=tmp_path, status=1)
+    assert "AttributeError: now has no lastt (did you mean last?), line 2" in said and "Situation" not in said
