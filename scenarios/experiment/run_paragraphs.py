@@ -9,6 +9,7 @@ from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.statistics.answer import answer, winners
 from analysis.statistics.block_notes import few_blocks_sentence
 from analysis.statistics.bound_words import bound_words
+from analysis.statistics.budget_words import Kept, budget_sentence
 from analysis.statistics.claims import (
     ABOUT,
     PAPER_JOINT_GAIN,
@@ -95,6 +96,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         _without_faults(results),
         fault_costs_sentence(struck),
         change_costs_sentence(results),
+        _budgets(results),
         promises_sentence(results),
         when,
         drawn,
@@ -105,6 +107,27 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         predicted,
     ]
     return " ".join(filter(None, said))
+
+
+def _budgets(results: Sequence[ConfigResult]) -> str:
+    """Return where means keep the budget of a collective, measured ones where there are some; "" without a budget."""
+    at = {one.index: one.at for one in settings_of(results)}
+    measured = {(one.index, point.mode) for one in results if one.engine != "model" for point in one.points}
+    return budget_sentence(
+        [
+            Kept(
+                at=at[result.index],
+                mode=point.mode,
+                budget_s=point.budget.budget_s,
+                is_kept=point.budget.spare_s >= 0,
+                fitting=point.budget.fitting,
+                collectives=point.summary.collectives,
+            )
+            for result in results
+            for point in result.points
+            if point.budget is not None and (result.engine != "model" or (result.index, point.mode) not in measured)
+        ]
+    )
 
 
 def _without_faults(results: Sequence[ConfigResult]) -> str:

@@ -82,7 +82,7 @@ def _why(error: BaseException) -> str:
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("scenarios."):
         known = [name for name in dir(error.obj) if not name.startswith("_")]
         what = "now" if isinstance(error.obj, Situation) else "what now gives"
-        hint = did_you_mean(error.name, known) or f"; allowed: {', '.join(known)}"
+        hint = did_you_mean(str(error.name), known) or f"; allowed: {', '.join(known)}"
         return f"{what} has no {error.name}{hint}"
     return str(error)
 
