@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -267,7 +268,17 @@ def paragraphs_of(
         Paragraph(about=About.ECMP, lines=tuple(lines_of(ecmp))),
         Paragraph(about=About.LACKING, lines=tuple(lacking)),
     ]
-    return [one for one in paragraphs if one.lines]
+    labels = {result.config.label for result in results}
+    told = next(iter(labels)) if len(labels) == 1 and common_of(results) else ""  # above the table
+    return [_without_label(one, told) for one in paragraphs if one.lines]
+
+
+def _without_label(paragraph: Paragraph, label: str) -> Paragraph:
+    """Return a paragraph below the table without the label of the only configuration, which stands above it."""
+    if not label or paragraph.about in (About.ANSWER, About.FIDELITY, About.LACKING):
+        return paragraph
+    lines = (line.replace(f", {label}", "").replace(f"{label}, ", "") for line in paragraph.lines)
+    return replace(paragraph, lines=tuple(lines))
 
 
 def as_text(results: Sequence[ConfigResult], paragraphs: Sequence[Paragraph]) -> str:

@@ -50,3 +50,12 @@ def test_a_sweep_of_gpus_with_oversubscription_tells_how_ports_grow():
     assert note.endswith("(fabric.oversubscription 4:1: 25 Gbit/s with 8 GPUs, 50 Gbit/s with 16 GPUs)")
     alone = scenario_of(SWEPT.replace("[8, 16]", "[8]"))
     assert not [one for one in notes_of_run([*alone.configurations()]) if "oversubscription" in one]
+
+
+def test_a_long_label_is_told_once_below_the_answer_and_not_with_each_line(tmp_path):
+    (tmp_path / "slow.toml").write_text(SLOW + SLOW[SLOW.index("[[fault]]") :].replace("agent 1", "agent 2"))
+    said, _ = ended("slow.toml", "--engine", "model", "--no-report", "--out", "out", cwd=tmp_path)
+    label = "agent 1 slow 10x at collective 2 for 50 collectives, agent 2 slow 10x at collective 2 for 50 collectives"
+    answer, _, below = said.partition("\nall rows: ")
+    assert answer.count(label) == 1 and below.count(label) == 1
+    assert "\nmodel:\n  fault 1, agent 1 slow 10x in collective 2\n" in below and "\nmodel: ccl > base\n" in below
