@@ -91,6 +91,7 @@ def parse_rate_bps(text: str) -> int:
 
 def parse_rate_or_zero_bps(text: str) -> int:
     """Parse a rate, or zero in any unit, to the closest whole number of bit/s; raises UnitError."""
+    _check_sign(text, RATE)
     return 0 if _is_zero(text, RATE) else parse_rate_bps(text)
 
 
@@ -132,6 +133,7 @@ def parse(text: str, kind: Quantity) -> int | float:
 
 def parse_delay_or_zero_s(text: str, kind: Quantity = DELAY) -> float:
     """Parse a delay, or zero in any unit, to seconds; raises UnitError."""
+    _check_sign(text, kind)
     return 0.0 if _is_zero(text, DELAY) else parse_delay_s(text, kind)
 
 
@@ -227,6 +229,12 @@ def _plain(text: str) -> str:
 
 def _value(number: str, unit: Decimal) -> Decimal:
     return _EXACT.multiply(Decimal(number.replace("_", "")), unit)
+
+
+def _check_sign(text: str, kind: Quantity) -> None:
+    """Refuse a negative quantity that may be zero."""
+    if _plain(text)[:1] in ("-", "−") and _plain(text)[1:].lstrip()[:1].isdigit():
+        raise UnitError(f'{format_value(text)} is negative; allowed: 0 or more, such as "{kind.example}"')
 
 
 def _is_zero(text: str, kind: Quantity) -> bool:

@@ -58,7 +58,7 @@ from analysis.statistics.declared_faults import unmodelled_sentence
 from analysis.statistics.fault_costs import attempts_sentence, faults_by_point
 from topologies.command_line import CommandParser
 from topologies.errors import list_first
-from topologies.heartbeat import heartbeat
+from topologies.heartbeat import SILENT_S, heartbeat
 from topologies.linux import begin_worker
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -254,13 +254,15 @@ class _Started:
 
 
 def _with_progress(started: _Started, count: int, command: str) -> Iterator[tuple[Picture, list[Path]]]:
-    printed_s, quiet = time.monotonic(), True
+    printed_s, quiet, told_s, told = time.monotonic(), True, 0.0, -1
 
     def tell(index: int) -> None:
-        nonlocal printed_s, quiet
+        nonlocal printed_s, quiet, told_s, told
         if time.monotonic() - printed_s >= _QUIET_S:
-            printed_s, quiet = time.monotonic(), False
-            print(f"{command}: {started.done(index)} of {count} drawn", file=sys.stderr, flush=True)
+            printed_s, quiet, done = time.monotonic(), False, started.done(index)
+            if done > told or printed_s - told_s >= SILENT_S:  # the same number again is a sign of life alone
+                told_s, told = printed_s, done
+                print(f"{command}: {done} of {count} drawn", file=sys.stderr, flush=True)
 
     try:
         for index in range(count):
@@ -273,7 +275,7 @@ def _with_progress(started: _Started, count: int, command: str) -> Iterator[tupl
         next(started.pictures, None)
     except BrokenProcessPool:
         raise FigureError("a drawing process ended early (killed, or the machine is out of memory)") from None
-    if not quiet:
+    if not quiet and told < count:
         print(f"{command}: {count} of {count} drawn", file=sys.stderr, flush=True)
 
 

@@ -27,14 +27,15 @@ from analysis.figures.style import FAINT, INK, MODE_STYLES, dashed_style, line, 
 from analysis.results.reader import Run
 from analysis.statistics.declared_faults import DeclaredFault
 from analysis.statistics.fault_costs import (
-    FaultResult,
+    FaultCost,
     attempts_sentence,
+    beside_each_other,
     chance,
+    costs_words,
     faults_by_point,
     some_collectives,
     told,
 )
-from analysis.statistics.number_words import fixed
 from topologies.conditions.sampler import sampler, trace_of
 from topologies.conditions.timed import Timed
 from topologies.errors import ConditionsError, list_first
@@ -501,21 +502,22 @@ def _notes(
 def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
     """Yield what each fault cost, by mode: the time that it took from the collectives that it hit, predicted where it
     was not measured."""
-    alike: dict[tuple[int, str, bool], list[tuple[str, FaultResult]]] = {}
+    alike: dict[tuple[int, str, bool], list[tuple[str, FaultCost]]] = {}
     of_points = told(faults_by_point(run.faults.to_dict("records")))
     for point, faults in sorted(of_points.items(), key=lambda one: place_of(one[0].mode)):
-        for one in faults if point.setting == configuration.index else ():
+        for each in beside_each_other([(one,) for one in faults]) if point.setting == configuration.index else ():
+            (one,) = each.results
             key = one.at_collective, one.what, not one.is_measured
-            alike.setdefault(key, []).append((point.mode, one))
+            alike.setdefault(key, []).append((point.mode, each))
     for number, ((at, what, is_predicted), results) in enumerate(sorted(alike.items(), key=lambda one: one[0])):
         if number == _COSTS:
             yield f"{len(alike) - _COSTS} more faults are in faults.parquet."
             break
-        costs = [f"{mode} {_cost(one, one.cost_s)}" for mode, one in results if one.cost_s is not None]
+        costs = [f"{mode} {_cost(one)}" for mode, one in results if one.cost_words is not None]
         unknown = "a time that the model does not predict" if is_predicted else "a time that is not known"
-        cost = "is predicted to cost" if is_predicted and costs else "cost"
-        some = some_collectives(results[0][1].collectives)
-        yield f"{what} in collective {at:,} {cost} {', '.join(costs) or unknown}{some}."
+        verb = "is predicted to cost" if is_predicted and costs else "cost"
+        some = some_collectives(results[0][1].results[0].collectives)
+        yield f"{what} in collective {at:,} {verb} {', '.join(costs) or unknown}{some}."
     here = [one for point, faults in of_points.items() if point.setting == configuration.index for one in faults]
     yield from filter(None, [attempts_sentence(here)])
     depends = chance([(configuration.conditions, configuration.seed)])
@@ -523,11 +525,11 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
         yield f"{depends[0].upper()}{depends[1:]}."
 
 
-def _cost(fault: FaultResult, cost_s: float) -> str:
-    """Return the cost of a fault to the rounds, and to each of several jobs."""
-    jobs = [f"{job['job']} {fixed(job['cost_s'] * 1e3, 3)}" for job in fault.told_jobs]
+def _cost(fault: FaultCost) -> str:
+    """Return the cost of a fault to the rounds, and to each of several jobs, as the terminal has them."""
+    jobs = [f"{job['job']} {costs_words([job['cost_s']], 0.0)}" for job in fault.results[0].told_jobs]
     whose = f" (the rounds; of the jobs {list_first(jobs, _MOST_JOBS)})" if jobs else ""
-    return f"{fixed(cost_s * 1e3, 3)} ms{whose}"
+    return f"{fault.cost_words}{fault.beside_words}{whose}"
 
 
 def _rows(

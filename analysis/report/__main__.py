@@ -55,6 +55,7 @@ from analysis.statistics.fault_costs import (
     pooled_costs,
     some_collectives,
     told,
+    worst_first,
 )
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.gain_times import gain_times_sentence
@@ -67,7 +68,7 @@ from analysis.statistics.rates import drawn_sentence
 from analysis.statistics.shared_link_notes import notes, unmodelled_notes
 from topologies.command_line import CommandParser
 from topologies.conditions.sampler import sampler, trace_of
-from topologies.errors import SpecError
+from topologies.errors import SpecError, list_first
 from topologies.heartbeat import heartbeat
 
 MAX_FIGURES = 6_000_000
@@ -472,12 +473,12 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
 
 
 def _by_collective(fault: FaultResult) -> str:
-    """Return the cost of a fault in ms in each of the first collectives that it hit."""
-    costs = fault.costs or ()
+    """Return the cost of a fault in ms in each of the collectives that it hit, of many in those where it is largest."""
+    costs = {one["collective"]: one["cost_s"] for one in fault.costs or ()}
     if len(costs) < 2:
         return _NONE
-    words = [f"{one['collective']:,}: {fixed(one['cost_s'] * 1e3, 3)}" for one in costs[:_MOST_COSTS]]
-    return "; ".join(words) + "; ..." * (len(costs) > _MOST_COSTS)
+    shown = costs if len(costs) <= _MOST_COSTS else worst_first(costs)
+    return list_first([f"{number:,}: {fixed(cost_s * 1e3, 3)}" for number, cost_s in shown.items()], _MOST_COSTS, "; ")
 
 
 def _pooled_fault_lines(costs: Sequence[PointCosts]) -> Iterator[list[str]]:

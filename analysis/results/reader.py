@@ -211,8 +211,10 @@ class Reconfigurations:
     """The reconfigurations of a point after collective 0 that changed something: how many, their mean time (None if
     none has one), and how many changed the paths: where the placement changed too, the paths in use, whichever of its
     flows take them. `first_s` is the time of the first one, before collective 0, which opens all connections; None if
-    it has none. `within` is how often paths were chosen while collectives ran, and `moved` how many of these choices
-    changed them."""
+    it has none. `alone` of them changed the paths and left the placement, in `alone_s` on average, and `rings` changed
+    the placement, in `rings_s`; None if there are none. `within` is how often paths were chosen while collectives ran,
+    and `moved` how many of these choices changed them.
+    """
 
     first_s: float | None
     count: int
@@ -220,6 +222,10 @@ class Reconfigurations:
     of_paths: int
     within: int = 0
     moved: int = 0
+    alone: int = 0
+    alone_s: float | None = None
+    rings: int = 0
+    rings_s: float | None = None
 
     @property
     def words(self) -> str:
@@ -260,8 +266,16 @@ def reconfigurations_of(rows: "pd.DataFrame", engine: str) -> Reconfigurations:
         count=int(changed.sum()),
         mean_s=float(times_s[changed].mean()) if changed.any() else None,
         of_paths=int((changed & of_paths).sum()),
+        alone=int((changed & ~moved).sum()),
+        alone_s=_mean(times_s[changed & ~moved]),
+        rings=int((changed & moved).sum()),
+        rings_s=_mean(times_s[changed & moved]),
         **within,
     )
+
+
+def _mean(values: npt.NDArray[np.float64]) -> float | None:
+    return float(values.mean()) if values.size else None
 
 
 def _changes(rows: "pd.DataFrame") -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

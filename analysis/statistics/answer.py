@@ -371,6 +371,8 @@ def _of_run(run: "_Line", line: "_Line") -> str:
         f"from {list_all(names)}{_at_some(at, words) if len(at) < len(run) else ''}" for names, at in doubts.items()
     ]
     doubt = f", but cannot be told {', and '.join(told)}" if told else ""
+    if longer := _longer(group):
+        return f"{best} {verb}{where}{_doubt_and_longer(group, doubt, longer)}"
     return f"{best} {verb}{where}{_margin_along(group)}{doubt}"
 
 
@@ -388,13 +390,11 @@ def _at_some(some: Sequence[str], words: Sequence[str]) -> str:
 
 
 def _margin_along(group: Sequence[Verdict]) -> str:
-    """Return by how much the best is below the baseline along a line, or how much longer the next takes."""
+    """Return by how much the best is below the baseline along a line."""
     known = [(one, one.below) for one in group if one.below is not None]
-    if len(known) == len(group):
-        return f", {_shares(known, f'below {group[0].contest.baseline}', in_order=True)}"
-    if longer := _longer(group):
-        return f"; {longer}"
-    return ""
+    if len(known) < len(group):
+        return ""
+    return f", {_shares(known, f'below {group[0].contest.baseline}', in_order=True)}"
 
 
 def _saved_by_each(line: "_Line") -> str:
@@ -639,10 +639,20 @@ def _at(group: Sequence[Verdict], total: int) -> str:
 def _outcome(group: Sequence[Verdict], where: str = "") -> str:
     """Return the outcome of contests in which the same alternative is best."""
     if longer := _longer(group):
-        return f"{_winner(group, where)}{_doubts(group)}; {longer}{_own(group, [str(group[0].next)])}"
+        behind = _doubt_and_longer(group, _doubts(group), longer)
+        return f"{_winner(group, where)}{behind}{_own(group, [str(group[0].next)])}"
     margin, doubts = _margin(group), _doubts(group)
     told = [str(group[0].next)] if margin and not doubts else []
     return f"{_winner(group, where)}{margin}{doubts}{_own(group, told)}"
+
+
+def _doubt_and_longer(group: Sequence[Verdict], doubt: str, longer: str) -> str:
+    """Return what the best cannot be told from, before by how much longer the next takes: that sentence has another
+    subject. Where the next is all that it cannot be told from, both are one clause."""
+    names = {str(one.next) for one in group}
+    if doubt and len(names) == 1 and all({*_open(one)} == names for one in group):
+        return f"{doubt}, which {longer.partition(', the next, ')[2]}"
+    return f"{doubt}; {longer}"
 
 
 def _own(group: Sequence[Verdict], told: Sequence[str]) -> str:
@@ -656,6 +666,11 @@ def _own(group: Sequence[Verdict], told: Sequence[str]) -> str:
     parts = list[str]()
     for name in known:
         over = [(one, one.over_baseline[name]) for one in group]
+        if all(abs(gain.value) <= ROUNDING for _, gain in over):  # by how much the best is below it has been told
+            intervals = [interval_words(gain, 100, " %") for _, gain in over if has_interval(gain)]
+            average = f" on average{intervals[0] if len(over) == 1 else ''}" if intervals else ""
+            parts.append(f"; {name} takes the same time as {group[0].contest.baseline}{average}")
+            continue
         if all(gain.value <= 0 for _, gain in over):
             over = [(one, replace(gain, value=-gain.value, low=-gain.high, high=-gain.low)) for one, gain in over]
             standing = f"takes {_shares(over, f'longer than {group[0].contest.baseline}')}"

@@ -5,6 +5,7 @@ or less moves an interval far, and the interval of a mean and that of a gain, wh
 blocks, move by different amounts.
 """
 
+import math
 from collections.abc import Iterable
 
 from analysis.statistics.intervals import Estimated
@@ -25,7 +26,8 @@ def few_blocks_sentence(estimates: Iterable[Estimated]) -> str:
     if not few:
         return ""
     of = f" of {list_all(list(dict.fromkeys(name for name, _ in few)))}" if len({name for name, _ in known}) > 1 else ""
-    least, most = (f"{end(blocks for _, blocks in few):.0f}" for end in (min, max))
+    # The last block counts for its share, and is not told as a whole one; as beside ECMP's gains.
+    least, most = (f"{math.floor(end(blocks for _, blocks in few))}" for end in (min, max))
     number = least if least == most else f"{least} to {most}"
     return (
         f"intervals{of} rest on {number} independent blocks of collectives, which are few: a slow "

@@ -73,10 +73,11 @@ class ClaimResults:
     @property
     def order_text(self) -> str:
         """The order as text: "base > wan ~ ccl > joint", or, if no difference has an interval, the names with commas:
-        "base, ccl = wan, joint (not tested: ...)"."""
+        "base, ccl = wan, joint (not tested: ...)". Where others have one, why: "base ? wan > joint (?: ...)"."""
         if "?" in self.relations and {*self.relations} <= {"?", SAME}:
             return f"{self._joined({'?': ','})} (not tested: {self.untested})"
-        return self._joined({})
+        why = f" (?: {self.untested})" if "?" in self.relations and self.untested else ""
+        return f"{self._joined({})}{why}"
 
     def _joined(self, signs: Mapping[str, str]) -> str:
         between = [f"{'' if signs.get(one) == ',' else ' '}{signs.get(one, one)} " for one in self.relations]

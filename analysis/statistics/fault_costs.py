@@ -7,7 +7,7 @@ cost, or `NOT_PREDICTED` without one, and no times of detection and recovery.
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from analysis.statistics.declared_faults import AGENT, CONTROLLER, DOWN, LOSSY, 
 from analysis.statistics.fault_outcomes import AS_BEFORE, MOST_COSTS, NOT_BEFORE_NEXT, NOT_IN_RUN
 from analysis.statistics.intervals import Interval, mean_of_draws
 from topologies.conditions.sampler import ConditionsSpec
-from topologies.errors import list_first
+from topologies.errors import list_all, list_first
 from topologies.units import format_delay
 
 PREDICTED, NOT_PREDICTED = "predicted", "not predicted"
@@ -51,6 +51,7 @@ SUCCEEDED = (
 )
 _NOTHING = "about 0"
 _NEVER = {NOT_IN_RUN: "not as before within the run", NOT_BEFORE_NEXT: "not as before when the next fault begins"}
+_MOST_TOLD = 4  # faults, and modes, whose costs are in a sentence
 _MOST_PARTS = 4  # collectives whose costs are told
 _LITTLE = 0.01  # of a cost, or of its largest part: what is less is not told by itself
 _LASTING = {True: "from the other paths", False: "for as long as the fault lasts"}
@@ -127,9 +128,14 @@ class FaultResult:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultCost:
-    """The same fault of a point with each of its seeds, which are repetitions; `results` has one for each."""
+    """The same fault of a point with each of its seeds, which are repetitions; `results` has one for each.
+
+    `beside` has the other faults of the point that hit some of the same collectives, whose cost is then counted for
+    each of them: their numbers, with whether they hit just the same ones.
+    """
 
     results: tuple[FaultResult, ...]
+    beside: Mapping[int, bool] = field(default_factory=dict)
 
     @property
     def cost_s(self) -> Interval | None:
@@ -168,8 +174,11 @@ class FaultCost:
         first, cost = self.results[0], self.cost_words
         if not first.is_measured:
             some = some_collectives(first.collectives)
-            whose = f"{PREDICTED} {self._cost_is} {cost}{some}{self._apart_words}"
-            return f"{NOT_PREDICTED}, as {_WHY_NOT}" if cost is None else f"{whose}{self.jobs_words}{self._as_before}"
+            if cost is None:
+                lost = max(one.collectives_lost for one in self.results)
+                return f"{NOT_PREDICTED}, as {_WHY_NOT}{(lost and f'; {attempts_words(lost)}') or ''}"
+            whose = f"{PREDICTED} {self._cost_is} {cost}{some}{self.beside_words}{self._parts}"
+            return f"{whose}{self.jobs_words}{self._as_before}"
         counts = Counter(one.outcome_words for one in self.results)
         costs = [cost or "", *map(_job_words, self.jobs.values())]
         if first.kind == DOWN and {*counts} == {_RECOVERED} and all(one.startswith(_NOTHING) for one in costs):
@@ -179,8 +188,17 @@ class FaultCost:
         ]
         after = _after([one.recovered_s for one in self.results if one.recovered_s is not None])
         beside = self._predicted_words
-        told_cost = "" if cost is None else f", {self._cost_is} {cost}{beside}{self._parts}{self.jobs_words}"
+        whose = f"{self._cost_is} {cost}{self.beside_words}{beside}"
+        told_cost = "" if cost is None else f", {whose}{self._parts}{self.jobs_words}"
         return f"{', '.join(outcomes)}{after and f' {after}'}{told_cost}{self._as_before}"
+
+    @property
+    def beside_words(self) -> str:
+        """With which other faults it shares its cost: " together with fault 2"; "" if with none."""
+        if not self.beside or self.cost_words in (None, _NOTHING):
+            return ""
+        names = [f"fault {number}" if number else "one that was not declared" for number in self.beside]
+        return f" {'' if all(self.beside.values()) else 'in part '}together with {list_all(names)}"
 
     @property
     def predicted_cost_s(self) -> float | None:
@@ -297,7 +315,7 @@ class FaultCost:
             where = f"{', almost all' * is_rest} in collective {next(iter(parts)):,}"
             text = where if is_rest or first.at_collective not in parts else ""
         lasting_s, cost_s = first.lasting_cost_s or 0.0, first.cost_s or 0.0
-        if abs(lasting_s) > least_s:
+        if abs(lasting_s) > least_s and first.is_measured:  # of a predicted cost, all of it does
             text += f"; {_share(cost_s, lasting_s, least_s)} of it {_LASTING[first.kind == DOWN]}"
         return text
 
@@ -406,10 +424,42 @@ def pooled_costs(settings: Sequence[Setting], faults: Mapping[Point, Sequence[Fa
                             settings=tuple(one.index for one in here),
                             engine=engine,
                             mode=mode,
-                            faults=tuple(FaultCost(results=tuple(results)) for results in alike.values()),
+                            faults=beside_each_other([tuple(results) for results in alike.values()]),
                         )
                     )
     return found
+
+
+def beside_each_other(faults: Sequence[tuple[FaultResult, ...]]) -> tuple[FaultCost, ...]:
+    """Return the faults of a point, each with those that hit some of the same collectives."""
+
+    def span(one: FaultResult) -> tuple[float, float]:
+        return one.at_collective, math.inf if one.until is None else one.until
+
+    def shares(one: FaultResult, other: FaultResult) -> bool:
+        (begin, end), (begins, ends) = span(one), span(other)
+        return max(begin, begins) < min(end, ends) or _hit(one) & _hit(other) != set()
+
+    return tuple(
+        FaultCost(
+            results=here,
+            beside={
+                other[0].number: span(here[0]) == span(other[0])
+                for other in faults
+                if other is not here and _has_effect(other[0]) and shares(here[0], other[0])
+            },
+        )
+        for here in faults
+    )
+
+
+def _hit(fault: FaultResult) -> set[int]:
+    return {one["collective"] for one in fault.costs or ()}
+
+
+def _has_effect(fault: FaultResult) -> bool:
+    """Return whether a fault may have had a part in what the collectives that it hit lost."""
+    return fault.cost_s is None or abs(fault.cost_s) > max(fault.error_s or 0.0, _RESOLUTION_S)
 
 
 def _with_predictions(measured: Sequence[FaultResult], predicted: Sequence[FaultResult]) -> Iterator[FaultResult]:
@@ -425,6 +475,41 @@ def _with_predictions(measured: Sequence[FaultResult], predicted: Sequence[Fault
             yield replace(one, predicted=like.outcome, predicted_s=like.cost_s)
 
 
+def fault_costs_sentence(points: Sequence[PointCosts]) -> str:
+    """Return which of several faults cost what in each mode, those that hit the same collectives together; "" with a
+    single one, for several configurations, and where there are too many."""
+    if len({(one.engine, one.label) for one in points}) != 1:
+        return ""
+    by_fault: dict[int, dict[str, FaultCost]] = {}
+    for point in points:
+        for fault in point.faults:
+            by_fault.setdefault(fault.results[0].number, {})[point.mode] = fault
+    if not 1 < len(by_fault) <= _MOST_TOLD or len(points) > _MOST_TOLD or 0 in by_fault:
+        return ""
+    told, parts = set[int](), list[str]()
+    for number, costs in by_fault.items():
+        if number in told:
+            continue
+        (first, *_) = costs.values()
+        alike = sorted([number, *(other for other, is_same in first.beside.items() if is_same)])
+        told |= {*alike}
+        words = {mode: _sum_words(one) for mode, one in costs.items()}
+        each = next(iter(words.values())) if len({*words.values()}) == 1 else ""
+        modes = {each: [mode for mode, cost in words.items() if cost == each] for each in words.values()}
+        own = [f"{each} in {list_all(those)}" for each, those in modes.items()]
+        cost = f"{each}{' in each mode' * (len(words) > 1)}" if each else ", ".join(own)
+        names = f"faults {list_all([*map(str, alike)])} together cost" if len(alike) > 1 else f"fault {number} costs"
+        part = [f"fault {other}" for other, is_same in first.beside.items() if not is_same]
+        whose = f"{', '.join(dict.fromkeys(by_fault[one][points[0].mode].results[0].what for one in alike))}"
+        parts.append(f"{names} {cost} ({whose}{f', in part the same as of {list_all(part)}' if part else ''})")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _sum_words(fault: FaultCost) -> str:
+    return fault.cost_words or "a time that is not predicted"
+
+
 def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:
     """Return what the times of recovery and the costs of the measured ones of these faults are, in words for each kind
     of fault that there is, and why some have no prediction."""
@@ -433,6 +518,26 @@ def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:
     failed = {one.kind for one in measured if one.collectives_lost and one.kind in (DOWN, LOSSY)}
     unpredicted = [f"not predicted: {_WHY_NOT}"] * any(one.predicted == NOT_PREDICTED for one in measured)
     return (*(words + _FAILED * (kind in failed) for kind, words in _COSTS.items() if kind in kinds), *unpredicted)
+
+
+def attempts_words(lost: int) -> str:
+    """Return that so many attempts fail because no path is left."""
+    return f"{lost:,} attempt{'s fail' if lost > 1 else ' fails'}, as no path is left"
+
+
+def predicted_attempts_sentence(points: Iterable[tuple[str, Sequence[FaultResult]]]) -> str:
+    """Return a sentence on the attempts that fail in predicted points, of which there are the modes with their faults;
+    "" if none does."""
+    lost = dict[int, list[str]]()
+    for mode, faults in points:
+        at = dict[int, int]()  # attempts under several faults at a time count for each of them
+        for one in faults:
+            at[one.at_collective] = max(at.get(one.at_collective, 0), one.collectives_lost)
+        if count := sum(at.values()):
+            lost.setdefault(count, []).append(mode)
+    told = [f"in {list_all(list(dict.fromkeys(modes)))} {attempts_words(count)}" for count, modes in lost.items()]
+    text = "; ".join(told)
+    return f"{text[0].upper()}{text[1:]}: their time is in no mean, and is not predicted." if text else ""
 
 
 def attempts_sentence(faults: Iterable[FaultResult]) -> str:
@@ -465,8 +570,14 @@ def _mean_known(values: Iterable[float | None]) -> float | None:
 
 
 def _in_collectives(parts: Mapping[int, float], what: str = "collective") -> str:
-    """Return times, in s by the number of a collective, in words."""
-    return list_first([f"{_time(cost_s)} in {what} {number:,}" for number, cost_s in parts.items()], _MOST_PARTS)
+    """Return times, in s by the number of a collective, in words: the largest first, if not all are told."""
+    told = worst_first(parts) if len(parts) > _MOST_PARTS else parts
+    return list_first([f"{_time(cost_s)} in {what} {number:,}" for number, cost_s in told.items()], _MOST_PARTS)
+
+
+def worst_first(parts: Mapping[int, float]) -> dict[int, float]:
+    """Return times by the number of a collective, those furthest from 0 first, as far as their words differ."""
+    return dict(sorted(parts.items(), key=lambda part: (-float(f"{abs(part[1]):.4g}"), part[0])))
 
 
 def _in_rounds(parts: Mapping[int, float]) -> str:

@@ -136,11 +136,11 @@ def _when(ends: Numbers, conditions: ConditionsSpec) -> str:
     """Return the time in a trace that these collectives span, if it does not repeat."""
     if conditions.sampler != "trace" or conditions.trace_repeat:
         return ""
-    begin, end = (_time(float(number) * conditions.trace_step_s) for number in ends)
+    begin, end = (time_in_trace(float(number) * conditions.trace_step_s) for number in ends)
     return f", at {begin} of the trace" if begin == end else f", from {begin} to {end} of the trace"
 
 
-def _time(seconds: float) -> str:
+def time_in_trace(seconds: float) -> str:
     """Return a time in a trace in words: "240 s", and with hours, minutes and seconds from an hour on: "38,400 s
     (10:40:00)"."""
     if seconds < _HOUR_S:

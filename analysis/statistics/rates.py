@@ -1,10 +1,11 @@
 """The rates of links in words: their ranges, and that they are drawn at random."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from topologies.conditions.sampler import ConditionsSpec, ranges_bps, sampler, trace_of
 from topologies.errors import ConditionsError, list_all
-from topologies.fabric.fabric import Fabric
+from topologies.fabric.fabric import Fabric, build_fabric
 from topologies.fabric.ports import links_in_grain
 from topologies.units import format_rate_range
 
@@ -18,10 +19,13 @@ Range = tuple[int, int]
 def ranges_of(fabric: Fabric, spec: ConditionsSpec) -> dict[str, tuple[Range, ...]]:
     """Return the different ranges of rates, bit/s, of the WAN's links and of those within sites, by WAN and WITHIN.
 
-    Rates of a trace have none. Raises ConditionsError for entries of `conditions.links` that match no link.
+    They are those that the scenario gives: `fabric.oversubscription` multiplies them for ports between switches. Rates
+    of a trace have none. Raises ConditionsError for entries of `conditions.links` that match no link.
     """
     found: dict[str, dict[Range, None]] = {}
     drawn = _drawn(fabric, spec)
+    if fabric.spec.oversubscription:
+        fabric = build_fabric(replace(fabric.spec, oversubscription=()))
     for link, low, high in zip(links_in_grain(fabric).all, *ranges_bps(fabric, spec).tolist(), strict=True):
         part = WAN if link.kind == "wan" else WITHIN
         if part in drawn:
@@ -38,6 +42,23 @@ def _drawn(fabric: Fabric, spec: ConditionsSpec) -> tuple[str, ...]:
     except ConditionsError:  # the file is gone
         return ()
     return () if trace is None or trace.unlisted is None else (WITHIN,)
+
+
+def wan_links_sentence(configurations: Iterable[tuple[Fabric, ConditionsSpec]]) -> str:
+    """Return how many links the WAN of these configurations has, if all have the same constant rate in each and more
+    than one between two sites: that rate is not the WAN's. "" otherwise."""
+    told = set[tuple[int, Range]]()
+    for fabric, spec in configurations:
+        rates, wan = ranges_of(fabric, spec).get(WAN, ()), [one for one in fabric.links if one.kind == "wan"]
+        is_direct = all({one.src, one.dst} <= {*fabric.border_routers} for one in wan)
+        is_several = any(len(paths) > 1 for paths in fabric.paths_between.values())
+        if len(rates) != 1 or rates[0][0] != rates[0][1] or not (is_direct and is_several):
+            return ""
+        told.add((len(wan) // 2, rates[0]))
+    if len(told) != 1:
+        return ""
+    ((count, rate),) = told
+    return f"the WAN has {count:,} links of {range_words([rate])} each, in each direction"
 
 
 def exact_from(fabric: Fabric, spec: ConditionsSpec, *, is_measured: bool, is_drawn: bool) -> int | None:
@@ -74,11 +95,17 @@ def untold(ranges: Sequence[Mapping[str, Sequence[Range]]], told: Collection[str
 def drawn_sentence(configurations: Iterable[tuple[Fabric, ConditionsSpec]]) -> str:
     """Return a sentence on the rates of these configurations that are drawn at random; "" if all are constant."""
     drawn: dict[str, list[Range]] = {}
+    shares = dict.fromkeys((WAN, WITHIN), "")
     for fabric, spec in configurations:
+        if fabric.spec.oversubscription:
+            shares[WITHIN] = f"{_KEYS[WITHIN]}; ports between switches have more or less, by fabric.oversubscription"
+        if fabric.spec.rails is not None:
+            shares = {part: f"{shares[part] or _KEYS[part]}; ports of a plane have their share" for part in shares}
         for part, ranges in ranges_of(fabric, spec).items():
             if any(low < high for low, high in ranges):
                 drawn.setdefault(part, []).extend(ranges)
     if not drawn:
         return ""
-    parts = [f"{part} {range_words(drawn[part])} ({_KEYS[part]})" for part in (WAN, WITHIN) if part in drawn]
+    words = {part: range_words(drawn[part]) for part in (WAN, WITHIN) if part in drawn}
+    parts = [f"{part} {rates} ({shares[part] or _KEYS[part]})" for part, rates in words.items()]
     return f"Rates are drawn at random: {', '.join(parts)}."

@@ -70,6 +70,10 @@ _TABLE_BYTES = 1 << 24  # of one site's table at a byte per entry; a few times t
 _MIN_BATCH, _MAX_BATCH = 16, 2048  # limits on the number of instances per batch
 
 
+class NoRingError(ValueError):
+    """Raised if edges are missing, so that no ring visits every site once."""
+
+
 def rank_order(gpus_per_site: tuple[int, ...], site_cycle: tuple[int, ...] | None = None) -> npt.NDArray[np.int16]:
     """Return NCCL's ring, `[n]`: ranks in ascending order; with `site_cycle`, sites in that order, ranks ascending."""
     blocks = _ranks(gpus_per_site)
@@ -94,8 +98,8 @@ def best_rings(
     The choice is exact for up to MAX_EXACT_GPUS in a site, by dynamic programming over subsets (Held and Karp, "A
     dynamic programming approach to sequencing problems", 1962); time and memory grow as m^3 2^m in the GPUs m of a
     site. For larger sites the ring is the best one that a search finds (`search`); `bounds.lower_bounds` gives a lower
-    bound. Raises ValueError for an unknown objective, for arrays of another shape, and if an instance has no ring or
-    the search finds none.
+    bound. Raises ValueError for an unknown objective and for arrays of another shape, NoRingError if an instance has no
+    ring or the search finds none.
     """
     count, n = cost_s.shape[0], sum(gpus_per_site)
     if cost_s.shape != (count, n, n) or delay_s.shape != (count, n, n):
@@ -210,7 +214,7 @@ def _cycles(sites: int) -> list[tuple[int, ...]]:
 
 def _check_whole(exists: npt.NDArray[np.bool_]) -> None:
     if not exists.all():
-        raise ValueError("no ring was found that visits every site once without a missing edge")
+        raise NoRingError("no ring was found that visits every site once without a missing edge")
 
 
 class _SlowestEdgeChoice:

@@ -33,9 +33,11 @@ class Retrying(EngineEvent):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Failed(EngineEvent):
-    """The point was given up; `why` is a sentence that names the point and the error."""
+    """The point was given up; `why` is a sentence that names the point and the error. With `is_final` it would fail
+    again in the same way."""
 
     why: str
+    is_final: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,14 +17,15 @@ from analysis.results.rows import Rows
 from controller.routing.wan_path_choice import NoPathError
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
 from scenarios.engines.pool import Executors, FailedTask, processes, results
-from scenarios.engines.prediction import Plan, decisions_of, lower_bound
+from scenarios.engines.prediction import Plan, decisions_of, known_before, lower_bound
 from scenarios.engines.referees import best_s
-from scenarios.policies.conditions import Conditions, conditions_of
+from scenarios.policies.conditions import Conditions, conditions_of, cut_off
 from scenarios.policies.knowledge import Derived
-from scenarios.spec.faults import PLANNED_KINDS, Fault
+from scenarios.spec.faults import CABLE_KINDS, MAX_ATTEMPTS, PLANNED_KINDS, Fault, active
 from scenarios.spec.scenario import Scenario
+from scenarios.spec.trace_times import trace_time
 from topologies.conditions.sampler import Sampler
-from topologies.errors import SpecError
+from topologies.errors import SpecError, list_all
 from topologies.shaping.rate_scale import FULL_SCALE
 
 BATCH = 5000
@@ -92,12 +93,15 @@ class Model:
             for batch, result in results(rows_of, self._batches(configs, is_stored), executors, ahead=_AHEAD):
                 for mode in batch.modes:
                     rows = result if isinstance(result, FailedTask) else result[mode]
-                    if not isinstance(rows, FailedTask):
-                        yield Slice(setting=batch.index, mode=mode, rows=rows)
-                    elif (batch.index, mode) not in failed:
+                    kept = rows.before if isinstance(rows, CutShort) else rows
+                    if isinstance(kept, Rows):
+                        yield Slice(setting=batch.index, mode=mode, rows=kept)
+                    if isinstance(rows, FailedTask) and (batch.index, mode) not in failed:
                         failed.add((batch.index, mode))
-                        where = f"model, {batch.config.label}, {mode}, collectives {batch.start} to {batch.stop - 1}"
-                        yield Failed(setting=batch.index, mode=mode, why=f"{where}: {rows.why}")
+                        numbers = f"collectives {batch.start} to {batch.stop - 1}: "
+                        where = f"model, {batch.config.label}, {mode}, {numbers * (not isinstance(rows, CutShort))}"
+                        is_final = not isinstance(result, FailedTask)
+                        yield Failed(setting=batch.index, mode=mode, why=f"{where}{rows.why}", is_final=is_final)
 
     def _step(self, config: Scenario) -> int:
         if config.searches_schedules:
@@ -118,6 +122,14 @@ class Model:
                     yield Batch(index, config, modes, start, stop)
 
 
+@dataclass(frozen=True)
+class CutShort(FailedTask):
+    """A mode's result if faults leave its flows without a path within a batch: its rows `before` that, None for none.
+    `why` names the collective in which the point ends."""
+
+    before: Rows | None = None
+
+
 def _effort(config: Scenario) -> int:
     """Return how long all modes take to predict a collective, in transfers over links that no flows share."""
     return sum(effort_of(config, mode) for mode in config.run.modes)
@@ -130,7 +142,7 @@ def effort_of(config: Scenario, mode: str) -> int:
 
 def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
     """Compute one batch in every mode, all under the same conditions, which are drawn once. If a user-defined policy
-    fails, or faults leave a flow without a path, only that mode's result is a FailedTask."""
+    fails, only that mode's result is a FailedTask; if faults leave a flow without a path, a CutShort."""
     if any(fault.is_timed for fault in batch.config.faults):  # for other numbers of collectives in other modes
         one_by_one = (
             replace(batch, config=with_counted_faults(batch.config, mode), modes=(mode,)) for mode in batch.modes
@@ -148,11 +160,22 @@ def _rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
     referees_s = best_s(config, conditions, start=batch.start, count=count)
     rows: dict[str, Rows | FailedTask] = {}
     for mode in batch.modes:
+        sound = count
+        if (ended := _ends_before(config, mode, conditions, batch.start)) is not None:
+            rows[mode] = ended
+            continue
         try:
             decisions = decisions_of(config, mode, conditions, start=batch.start, count=count)
-        except (SpecError, NoPathError) as error:  # a user-defined policy failed, or faults leave no path
+        except SpecError as error:  # a user-defined policy failed
             rows[mode] = FailedTask(str(error))
             continue
+        except NoPathError as error:
+            sound = known_before(config, mode, conditions, start=batch.start, count=count)
+            ended = CutShort(_why_cut(config, batch.start + sound, str(error)))
+            if not sound:
+                rows[mode] = ended
+                continue
+            decisions = decisions_of(config, mode, conditions, start=batch.start, count=sound)
         plan = Plan(config, mode, decisions, conditions, batch.start)
         completion_s, of_jobs = plan.with_jobs()
         within = plan.moves_within(completion_s)
@@ -160,7 +183,7 @@ def _rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
         if config.control.counted:
             waits_s = plan.reconfiguring_s()
             completion_s = completion_s + np.nan_to_num(waits_s)
-        rows[mode] = Rows(
+        found = Rows(
             batch.start,
             {
                 "completion_s": completion_s,
@@ -168,15 +191,45 @@ def _rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
                 "paths": decisions.path,
                 "reembedded": decisions.reembedded,
                 "rerouted": decisions.rerouted,
-                "bound_s": bound_s,
-                **referees_s,
+                "bound_s": bound_s[:sound],
+                **{name: values[:sound] for name, values in referees_s.items()},
                 "reconfigure_s": waits_s,
                 "rerouted_within": within[:, 0],
                 "moved_within": within[:, 1],
             },
             jobs=of_jobs and of_jobs._asdict(),
         )
+        rows[mode] = found if ended is None else replace(ended, before=found)
     return rows
+
+
+def _ends_before(config: Scenario, mode: str, conditions: Conditions, start: int) -> CutShort | None:
+    """Return that a mode has no path in an earlier collective than `start`, in which its point has ended, whichever of
+    the batches is computed first."""
+    for collective in cut_off(config) if config.faults else ():
+        if collective < start:
+            try:
+                decisions_of(config, mode, conditions, start=collective, count=1)
+            except NoPathError as error:
+                return CutShort(_why_cut(config, collective, str(error)))
+            except SpecError:  # which its own batch tells
+                return None
+    return None
+
+
+def _lasting(fault: Fault) -> str:
+    lasts = "to the end" if fault.lasts is None else f"for {fault.lasts:,} collective{'s' * (fault.lasts > 1)}"
+    return f"{fault.what} from collective {fault.collective:,} {lasts}"
+
+
+def _why_cut(config: Scenario, collective: int, why: str) -> str:
+    """Return why a point ends in a collective, with the faults that are in force then."""
+    struck = active([fault for fault in config.faults if fault.kind in CABLE_KINDS], collective)
+    because = f" with {list_all([_lasting(one) for one in struck])}" if struck else ""
+    time = trace_time(config, collective).removesuffix(",")
+    again = f"it is begun {MAX_ATTEMPTS} times, as in the testbed, and then given up"
+    least = f"; --collectives {collective} ends before it" if collective else ""
+    return f"collective {collective:,}{time}: {why}{because}: {again}{least}"
 
 
 def undisturbed_s(config: Scenario, mode: str, start: int, stop: int) -> tuple[Floats, Floats]:

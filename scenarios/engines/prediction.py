@@ -18,6 +18,7 @@ from analysis.model.lower_bound import LowerBound, RoundBound, RoundJob
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
 from analysis.statistics.fairness import Shares, busy_s, shares
+from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.kinds import SELF_SIZED_KINDS
 from hosts.collectives.schedule import Transfer
 from scenarios.engines.timing import Timing
@@ -441,6 +442,23 @@ def decisions_of(config: Scenario, mode: str, conditions: Conditions, *, start: 
     )
 
 
+def known_before(config: Scenario, mode: str, conditions: Conditions, *, start: int, count: int) -> int:
+    """Return how many of `count` collectives from `start` on come before the first whose flows have no path, given that
+    there is one. A user's function is not asked again."""
+    if _is_played(config, mode):
+        return max(0, _world_of(config, mode).played - start)
+    known, lost = 0, count
+    while known + 1 < lost:
+        tried = (known + lost) // 2
+        try:
+            decisions_of(config, mode, conditions, start=start, count=tried)
+        except NoPathError:
+            lost = tried
+        else:
+            known = tried
+    return known
+
+
 def _is_played(config: Scenario, mode: str) -> bool:
     """Return whether the choices of a mode have to be played: they depend on what was observed of earlier collectives,
     or a user's function makes them."""
@@ -467,6 +485,11 @@ class FluidWorld:
         for _ in play(self, self.player, range(len(self._rows), start + count)):
             pass
         return Decisions.joined(self._rows[start : start + count])
+
+    @property
+    def played(self) -> int:
+        """How many collectives have been played."""
+        return len(self._rows)
 
     def run(self, number: int, decide: Callable[[], Action]) -> Outcome:
         """As `play.World.run`."""

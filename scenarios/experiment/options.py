@@ -95,6 +95,21 @@ class ScenarioParser(CommandParser):
         return f" (did you mean --set {keys[0]}=VALUE?)" if "--set" in known and keys else super().unknown(option)
 
 
+STUDIES = {
+    "authors": "the paper's authors' own simulation",
+    "collectives": "by size and algorithm",
+    "diloco": "utilisation by bandwidth of DiLoCo and others",
+    "grains": "algorithms against the ring in both grains",
+    "papers": "figures that others published",
+    "permutation": "ECMP and spraying",
+    "referees": "how far from the best each mode is",
+    "requests": "prefill in two sites",
+    "sizing": "a datacenter for training",
+    "variability": "how variable a WAN must be for re-routing to pay",
+}
+"""The studies of `run.STUDIES`, with what they are about."""
+
+
 def _is_scenario(word: str) -> bool:
     return word in scenario_names() or word.endswith(".toml") or "/" in word
 
@@ -104,12 +119,9 @@ def parser() -> argparse.ArgumentParser:
     options = ScenarioParser(
         prog=_RUN,
         description="Run every mode of a scenario in every configuration of its sweep, and write a run folder.",
-        epilog="Studies with options of their own: run.py authors (the paper's authors' own simulation), "
-        "run.py collectives (by size and algorithm), run.py diloco (utilisation by bandwidth of DiLoCo and others), "
-        "run.py grains (algorithms against the ring in both grains), run.py papers (figures that others published), "
-        "run.py permutation (ECMP and spraying), run.py referees (how far from the best each mode is), "
-        "run.py requests (prefill in two sites), "
-        "run.py sizing (a datacenter for training).",
+        epilog="Studies with options of their own: "
+        + ", ".join(f"run.py {name} ({what})" for name, what in STUDIES.items())
+        + ". Random faults: campaign.py.",
     )
     names = ", ".join(scenario_names())
     add = options.add_argument

@@ -102,10 +102,15 @@ class BudgetResult:
     fitting: int
 
     def words(self, collectives: int) -> str:
-        """Return the verdict on this number of collectives, such as "290 ms: fits, 154.009 ms left"."""
-        fits = {0: "does not fit", collectives: "fits"}.get(self.fitting, f"{self.fitting:,} of {collectives:,} fit")
+        """Return the verdict on the mean and on this number of collectives: "290 ms: mean fits, 154.009 ms left; all
+        fit"."""
         by = f"{abs(self.spare_s) * 1e3:,.3f} ms {'left' if self.spare_s >= 0 else 'late'}"
-        return f"{format_delay(self.budget_s)}: {fits}, {by}"
+        mean = f"mean {'fits' if self.spare_s >= 0 else 'does not fit'}, {by}"
+        return f"{format_delay(self.budget_s)}: {mean}" + f"; {self.share_words(collectives)}" * (collectives > 1)
+
+    def share_words(self, collectives: int) -> str:
+        """Return how many of so many collectives fit: "277 of 500 fit", "all fit"."""
+        return {0: "none fits", collectives: "all fit"}.get(self.fitting, f"{self.fitting:,} of {collectives:,} fit")
 
 
 @dataclass(frozen=True, kw_only=True)

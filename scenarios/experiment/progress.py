@@ -242,6 +242,11 @@ class Progress:
         parts += [f"gain over base {gain}"] * bool(gain) + [f"predicted {predicted}, ratio {ratio}"] * bool(predicted)
         return f"[{self.finished}/{len(self.points)}] {', '.join(parts)}"
 
+    def failed_line(self, index: int, mode: str) -> str:
+        """Describe a point that failed in one line."""
+        done = self.points[index, mode].words()[0]
+        return f"failed: {self.engine}, {self._where(index, mode)} after {done} (why: in log.txt, and at the end)"
+
     def table(self, last: int) -> Table:
         """Return a table of the points of the last few configurations up to index `last`."""
         finished = f"{self.engine}: {self.finished} of {len(self.points)} points"
@@ -302,11 +307,12 @@ def with_progress(
     return _live(events, progress, console) if console.is_terminal else _in_lines(events, progress)
 
 
-def _failure(event: EngineEvent) -> str:
-    """Return what to print for a point that failed; empty for other events."""
+def _failure(event: EngineEvent, progress: Progress) -> str:
+    """Return what to print for a point that failed; empty for other events. Why it was given up is told once, at the
+    end, for all points together."""
     if isinstance(event, Retrying):
         return f"tried once more: {event.why}"
-    return f"failed: {event.why}" if isinstance(event, Failed) else ""
+    return progress.failed_line(event.setting, event.mode) if isinstance(event, Failed) else ""
 
 
 def _in_lines(events: Iterable[EngineEvent], progress: Progress) -> Generator[EngineEvent, None, None]:
@@ -315,7 +321,7 @@ def _in_lines(events: Iterable[EngineEvent], progress: Progress) -> Generator[En
             say(f"all points: {progress.common}")
         for event in events:
             progress.note(event)
-            if failure := _failure(event):
+            if failure := _failure(event, progress):
                 say(failure)
             if isinstance(event, Slice) and progress.take(event):
                 say(progress.line(event.setting, event.mode))
@@ -332,7 +338,7 @@ def _live(events: Iterable[EngineEvent], progress: Progress, console: Console) -
     with Live(progress.table(0), console=console, auto_refresh=False) as live:
         with repeating(show, _REFRESH_S):  # also without events; forked workers never print, so no lock of it is theirs
             for event in events:
-                if failure := _failure(event):
+                if failure := _failure(event, progress):
                     console.print(failure, markup=False, highlight=False)
                 progress.note(event)
                 if isinstance(event, Slice):

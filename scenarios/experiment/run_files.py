@@ -238,6 +238,10 @@ class RunFiles:
         self.folder, self.path = folder, folder.path
         self._provenance, self._configurations = provenance, configs
         self._faults: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        self.final: set[Point] = set()
+        """The points that have failed and would fail again."""
+        self.remedy = ""
+        """What to do instead of resuming the run, in words; "" where that helps."""
 
     @classmethod
     def begun(

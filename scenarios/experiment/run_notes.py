@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from analysis.statistics.rates import Range, range_words
 from analysis.statistics.shared_link_notes import (
     choice_notes,
     delay_notes,
@@ -22,9 +23,13 @@ from scenarios.policies.policy import ALWAYS
 from scenarios.spec import classes, transfer_class
 from scenarios.spec.keys import KEYS
 from scenarios.spec.scenario import DEFAULTS, Scenario
+from topologies.conditions.sampler import ranges_bps
 from topologies.errors import list_first
+from topologies.fabric.fabric import build_fabric
+from topologies.fabric.ports import links_in_grain
 
 _MOST_FAULTS = 3  # that a note names
+_MOST_SIZES = 4
 _MAX_SEARCHED, _DRAWS = 4, 2  # rings are compared with a bound in this many configurations, and draws of each
 
 
@@ -44,6 +49,7 @@ def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
         [(one.label, {mode: one.choices_of_one(mode) for mode in one.run.modes}) for one in configs]
     )
     yield from free_change_notes((one.label, *_free_to_reroute(one)) for one in configs)
+    yield from _uplink_notes(configs)
     yield from _ring_search_notes(configs)
     yield from _tunnel_notes(configs)
     if any(one.conditions.every_s is not None and one.control.counted for one in configs):
@@ -56,6 +62,32 @@ def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
     yield from unmodelled_notes((one.label, _unmodelled_keys(one)) for one in configs)
     yield from dict.fromkeys(chain.from_iterable(map(_idle_shares, configs)))
     yield from admission_notes(configs)
+
+
+def _uplink_notes(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield that a leaf's ports grow with its GPUs where these are swept with a ratio of oversubscription: a flow takes
+    one of them, and is then faster with more GPUs."""
+    ports: dict[tuple[float, ...], dict[int, Range]] = {}
+    for config in configs:
+        if config.fabric.oversubscription and config.conditions.sampler != "trace":
+            fabric = build_fabric(config.fabric)
+            lows, highs = ranges_bps(fabric, config.conditions).tolist()
+            kinds = [link.kind for link in links_in_grain(fabric).all]
+            if "leaf_spine" in kinds:
+                at = kinds.index("leaf_spine")
+                of_gpus = ports.setdefault(tuple(config.fabric.oversubscription), {})
+                of_gpus[len(fabric.gpus)] = round(lows[at]), round(highs[at])
+    told = [
+        f"{', '.join(f'{ratio:g}:1' for ratio in ratios)}: "
+        + list_first([f"{range_words([bps])} with {gpus:,} GPUs" for gpus, bps in sorted(of_gpus.items())], _MOST_SIZES)
+        for ratios, of_gpus in ports.items()
+        if len({*of_gpus.values()}) > 1
+    ]
+    if told:
+        yield (
+            "with a ratio of oversubscription a leaf's port to a spine grows with the leaf's GPUs, so that a flow, "
+            f"which takes one such port, may be faster with more GPUs (fabric.oversubscription {'; '.join(told)})"
+        )
 
 
 def _has_idle_delay(config: Scenario) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -9,6 +10,7 @@ from analysis.results.paragraphs import About, Paragraph, those_about
 from analysis.statistics.answer import answer, winners
 from analysis.statistics.block_notes import few_blocks_sentence
 from analysis.statistics.bound_words import bound_words
+from analysis.statistics.budget_words import Kept, budget_sentence
 from analysis.statistics.claims import (
     ABOUT,
     PAPER_JOINT_GAIN,
@@ -18,7 +20,12 @@ from analysis.statistics.claims import (
 )
 from analysis.statistics.contests import MODE, Place, contests_of, differing_words
 from analysis.statistics.declared_faults import DOWN, unmodelled_sentence, until_end_sentence
-from analysis.statistics.fault_costs import attempts_sentence, cost_words
+from analysis.statistics.fault_costs import (
+    attempts_sentence,
+    cost_words,
+    fault_costs_sentence,
+    predicted_attempts_sentence,
+)
 from analysis.statistics.fidelity import Fidelity
 from analysis.statistics.gain_times import gain_times_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
@@ -27,7 +34,7 @@ from analysis.statistics.job_times import series_of_jobs
 from analysis.statistics.jobs_in_words import amount_of, measured_as
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.pooled_means import pooled_lines
-from analysis.statistics.rates import drawn_sentence
+from analysis.statistics.rates import drawn_sentence, wan_links_sentence
 from analysis.statistics.without_faults import Means, without_faults_sentence
 from scenarios.experiment.ecmp import EcmpGain, lines_of
 from scenarios.experiment.fault_results import heading
@@ -46,12 +53,14 @@ from scenarios.experiment.point_results import (
 from scenarios.experiment.results_table import bounds_of, common_of, share, table_of
 from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
+from scenarios.spec.trace_times import trace_time
 from scenarios.text_table import aligned
 from topologies.errors import SpecError, list_all, list_first
 from topologies.fabric.fabric import build_fabric
 from topologies.units import format_delay
 
 _MOST_MISSED = 4  # promises that are named
+_LITTLE = 1e-3  # a gain that is told to be negative is below that
 _TIMES = 2  # from which on a share is told as a multiple
 _NOTICED_S, _NOTICED_SHARE = 0.1, 0.01  # of all collectives' time: connections that take longer to open are told
 
@@ -80,9 +89,17 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     conditions = {index: config.conditions for index, config in configs.items()}
     when = gain_times_sentence(settings, times, conditions, {index: _in_gaps(one) for index, one in configs.items()})
     attempts = attempts_sentence(fault for result in results for point in result.points for fault in point.faults)
+    struck = pooled_faults(results)
+    predicted = predicted_attempts_sentence(
+        (one.mode, [fault.results[0] for fault in one.faults]) for one in struck if one.engine == "model"
+    )
     said = [
         answer(settings, times, jobs),
         _without_faults(results),
+        fault_costs_sentence(struck),
+        change_costs_sentence(results),
+        _budgets(results),
+        slower_ring_sentence(results),
         promises_sentence(results),
         when,
         drawn,
@@ -90,8 +107,54 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         unmodelled_sentence(modelled),
         until_end_sentence(modelled),
         attempts,
+        predicted,
     ]
     return " ".join(filter(None, said))
+
+
+def slower_ring_sentence(results: Sequence[ConfigResult]) -> str:
+    """Return which modes choose rings and take longer than base although they know the rates of each collective, and
+    why that may be; "" if none does."""
+    slower, objectives = dict[str, None](), dict[str, None]()
+    for result in results:
+        config, base_s = result.config, {point.mode: point.summary.mean_s.value for point in result.points}.get("base")
+        is_fresh = config.collective.reembed_every == 1 and not config.control.counted
+        if base_s is None or not is_fresh or not config.workload.is_ring:
+            continue
+        for point in result.points:
+            mode = config.mode(point.mode)
+            is_sure = point.gain is not None and point.gain.value < -_LITTLE and not point.gain.high > 0
+            if mode.reembeds and mode.function is None and mode.knowledge.kind == "oracle" and is_sure:
+                slower[point.mode], objectives[mode.ring or config.collective.ring] = None, None
+    if not slower:
+        return ""
+    takes = "takes" if len(slower) == 1 else "take"
+    return (
+        f"{list_all([*slower])} {takes} longer than base although the rates are known: the ring of least "
+        f"{list_all([*objectives])} (collective.ring) need not be the fastest, and of several that are equal in it one "
+        "with a slow GPU at the WAN may be taken; run.referees compares it with the best ring."
+    )
+
+
+def _budgets(results: Sequence[ConfigResult]) -> str:
+    """Return where means keep the budget of a collective, measured ones where there are some; "" without a budget."""
+    at = {one.index: one.at for one in settings_of(results)}
+    measured = {(one.index, point.mode) for one in results if one.engine != "model" for point in one.points}
+    return budget_sentence(
+        [
+            Kept(
+                at=at[result.index],
+                mode=point.mode,
+                budget_s=point.budget.budget_s,
+                is_kept=point.budget.spare_s >= 0,
+                fitting=point.budget.fitting,
+                collectives=point.summary.collectives,
+            )
+            for result in results
+            for point in result.points
+            if point.budget is not None and (result.engine != "model" or (result.index, point.mode) not in measured)
+        ]
+    )
 
 
 def _without_faults(results: Sequence[ConfigResult]) -> str:
@@ -205,7 +268,17 @@ def paragraphs_of(
         Paragraph(about=About.ECMP, lines=tuple(lines_of(ecmp))),
         Paragraph(about=About.LACKING, lines=tuple(lacking)),
     ]
-    return [one for one in paragraphs if one.lines]
+    labels = {result.config.label for result in results}
+    told = next(iter(labels)) if len(labels) == 1 and common_of(results) else ""  # above the table
+    return [_without_label(one, told) for one in paragraphs if one.lines]
+
+
+def _without_label(paragraph: Paragraph, label: str) -> Paragraph:
+    """Return a paragraph below the table without the label of the only configuration, which stands above it."""
+    if not label or paragraph.about in (About.ANSWER, About.FIDELITY, About.LACKING):
+        return paragraph
+    lines = (line.replace(f", {label}", "").replace(f"{label}, ", "") for line in paragraph.lines)
+    return replace(paragraph, lines=tuple(lines))
 
 
 def as_text(results: Sequence[ConfigResult], paragraphs: Sequence[Paragraph]) -> str:
@@ -219,8 +292,11 @@ def as_text(results: Sequence[ConfigResult], paragraphs: Sequence[Paragraph]) ->
 
 
 def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield what the lower bounds are, if there are any."""
+    """Yield what the lower bounds are, if there are any, and over how many WAN links these may send."""
     configs = [result.config for result in results]
+    links = wan_links_sentence((build_fabric(config.fabric), config.conditions) for config in configs)
+    is_single = all(config.fabric.routing == "single" for config in configs)
+    used = ": the bound may use all of them, base takes one path between two border routers" if is_single else ""
     yield from filter(
         None,
         [
@@ -228,7 +304,8 @@ def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
                 bounds_of((result, point) for result in results for point in result.points).values(),
                 faults=any(config.faults for config in configs),
                 jobs=any(config.jobs for config in configs),
-            )
+            ),
+            f"{links}{used}" if links else "",
         ],
     )
 
@@ -262,6 +339,36 @@ def opening_sentence(results: Sequence[ConfigResult]) -> str:
         f"{format_delay(float(f'{most_s:.4g}'))} of virtual time{where}, {times} that of all "
         f"collectives there, {counted}"
     )
+
+
+def change_costs_sentence(results: Sequence[ConfigResult]) -> str:
+    """Return how long a change of paths alone takes, and one of the ring, on average in each mode, of the engine that
+    has measured them, or else the model where it counts them; "" for several configurations, and where changes take no
+    time or are not counted."""
+    engine = max((result.engine for result in results), key=lambda one: one != "model", default="")
+    here = [result for result in results if result.engine == engine]
+    if len(here) != 1 or not here[0].config.control.counted:
+        return ""
+    points = [(point.mode, point.changes) for point in here[0].points if point.changes is not None]
+    paths = [(mode, one.alone, one.alone_s) for mode, one in points if one.alone_s is not None]
+    rings = [(mode, one.rings, one.rings_s) for mode, one in points if one.rings_s is not None]
+    told = [
+        f"{what} takes {_by_mode(each)}"
+        for what, each in (("a change of paths alone", paths), ("one of the ring, with its connections,", rings))
+        if any(time_s > 0 for *_, time_s in each)
+    ]
+    text = "; ".join(told)
+    which = "both are" if len(told) > 1 else "it is"
+    return f"{text[0].upper()}{text[1:]}; {which} in these times." if text else ""
+
+
+def _by_mode(changes: Sequence[tuple[str, int, float]]) -> str:
+    """Return mean times of changes, those of the same time together, and how often each mode made them."""
+    alike: dict[str, list[str]] = {}
+    for mode, count, time_s in changes:
+        often = "once" if count == 1 else f"{count:,} times"
+        alike.setdefault(format_delay(float(f"{time_s:.4g}")) if time_s else "no time", []).append(f"{mode} {often}")
+    return ", ".join(f"{time} ({', '.join(modes)})" for time, modes in alike.items())
 
 
 def _choices(results: Sequence[ConfigResult]) -> Paragraph:
@@ -321,12 +428,14 @@ def _transfers(results: Sequence[ConfigResult]) -> Paragraph:
 def _faults(results: Sequence[ConfigResult]) -> Paragraph:
     """Return the outcome of every fault, if there are any."""
     struck, lines = pooled_faults(results), list[str]()
+    configs = {result.index: result.config for result in results}
     for (engine, label), points in groupby(struck, lambda one: (one.engine, one.label)):
         lines.append(f"{engine}, {label}:")
         by_fault: dict[tuple[int, str], list[str]] = {}
         for one in points:
             for fault in one.faults:
-                told = by_fault.setdefault((fault.results[0].number, fault.what), [])
+                when = trace_time(configs[one.settings[0]], fault.results[0].at_collective).removesuffix(",")
+                told = by_fault.setdefault((fault.results[0].number, f"{fault.what}{when}"), [])
                 told.append(f"    {one.mode}: {fault.outcome}")
         for (number, what), told in by_fault.items():
             lines += [f"  {f'fault {number}' if number else 'no declared fault'}, {what}", *told]
@@ -341,12 +450,13 @@ def _faults(results: Sequence[ConfigResult]) -> Paragraph:
 
 
 def around_failures(results: Sequence[ConfigResult]) -> Iterator[str]:
-    """Yield that modes which choose no paths take others around a failed link, if there are any."""
+    """Yield that modes which choose no paths take others around a failed link, if there are any: where there were none
+    attempts have failed."""
     struck = [
         (result.config.mode(point.mode), point)
         for result in results
         for point in result.points
-        if any(fault.kind == DOWN for fault in point.faults)
+        if any(fault.kind == DOWN and not fault.collectives_lost for fault in point.faults)  # else there were none
     ]
     keeping = list(dict.fromkeys(point.mode for mode, point in struck if not mode.reroutes))
     if not keeping:

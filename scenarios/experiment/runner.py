@@ -42,6 +42,7 @@ from scenarios.experiment.so_far import SoFar
 from scenarios.signals import Interrupted, OutputError, ask_for_time
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
+from topologies.errors import list_all
 from topologies.heartbeat import heartbeat
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def run_in(files: RunFiles, run: Run) -> int:
         print("run.py: out of memory", file=sys.stderr)
     finally:
         if not files.complete:
-            outcome = f"the results so far are kept; resume with --resume {files.path}"
+            outcome = files.remedy or f"the results so far are kept; resume with --resume {files.path}"
             if files.discard():
                 outcome = f"there are no results; {files.path} was removed"
             print(f"run.py: {outcome}", file=sys.stderr)
@@ -168,12 +169,13 @@ def _results(
 @dataclass(frozen=True)
 class Finished:
     """What a run gave: its results with their fidelity, what it says of them, and a sentence for each point or report
-    that failed."""
+    that failed. `is_partial` tells that points have failed of which there are results."""
 
     results: Sequence[ConfigResult]
     fidelity: Fidelity | None
     said: "Said"
     wrong: Sequence[str]
+    is_partial: bool = False
 
 
 def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finished:
@@ -186,7 +188,9 @@ def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finishe
     try:
         with closing(files.writer(run.numbers())) as writer:
             failed = _run_engines(files, run, writer, background, so_far)
-            wrong = [f"failed: {why}" for why in dict.fromkeys(failed.values())]
+            wrong, partial_points = _failures(run, failed), [point for point in failed if so_far and so_far.has(point)]
+            if failed and {*failed} <= files.final:
+                files.remedy = _remedy(run, failed, str(files.path))
             if run.unmeasured is not None:
                 files.log(f"nothing was measured: {run.unmeasured}")
                 failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
@@ -214,17 +218,42 @@ def carry_out(files: RunFiles, run: Run, so_far: SoFar | None = None) -> Finishe
             wrong += [why for why in [report() if report else None] if why]
     finally:
         background.shutdown(wait=False)  # so that an interrupted command ends at once
-    return Finished(results, run_fidelity, said, wrong)
+    return Finished(results, run_fidelity, said, wrong, bool(partial_points))
 
 
 def _run(files: RunFiles, run: Run, so_far: SoFar) -> int:
     done = carry_out(files, run, so_far)
     _print(run, files, done.results, done.fidelity, done.said)
+    if done.is_partial:
+        print("\n".join(["", *so_far.lines("failed")]), file=sys.stderr if run.json else sys.stdout, flush=True)
     for why in _lacking(run, done.wrong):
         print(f"run.py: {why}", file=sys.stderr)
     if done.wrong:
         return FAILED
     return DONE if run.unmeasured is None else CANNOT
+
+
+def _failures(run: Run, failed: Mapping[Point, str]) -> list[str]:
+    """Return a sentence for the points that failed, in which modes with the same reason are told together."""
+    configs, alike = {engine.name: each for engine, each in run.parts}, dict[tuple[str, str], list[str]]()
+    # A user's policy that has failed in the model has the same sentence for the points that are not measured.
+    first = {why: point for point, why in reversed([*failed.items()])}
+    for why in dict.fromkeys(failed.values()):
+        point = first[why]
+        where = f"{point.engine}, {configs[point.engine][point.setting].label}, "
+        is_own = why.startswith(f"{where}{point.mode}")
+        modes = alike.setdefault((where, why.removeprefix(f"{where}{point.mode}")) if is_own else ("", why), [])
+        modes += [point.mode] * is_own
+    return [f"failed: {where}{list_all(modes) if modes else ''}{why}" for (where, why), modes in alike.items()]
+
+
+def _remedy(run: Run, failed: Iterable[Point], path: str) -> str:
+    """Return what to do instead of resuming a run whose points would all fail again."""
+    configs = {engine.name: each for engine, each in run.parts}
+    again = f"the results so far are kept in {path}; --resume would fail in the same way"
+    if any(configs[point.engine][point.setting].mode(point.mode).function for point in failed):
+        return f"{again}, as a run keeps its own copy of a policy: mend the policy's file and start a new run"
+    return again
 
 
 def _run_engines(
@@ -240,7 +269,8 @@ def _run_engines(
             files.write_conditions(configs)
         start_import = partial(background.submit, _import, run.library)
         if isinstance(engine, Emulation):
-            failed |= _failed_before(configs, failed)
+            before = _failed_before(configs, failed)
+            failed, files.final = failed | before, files.final | {*before}
         given_up = {point for point in failed if point.engine == engine.name}
         failed |= _run_engine(
             engine, configs, files, writer, start_import=start_import, so_far=so_far, tells=tells, without=given_up
@@ -307,6 +337,8 @@ def _run_engine(
                 so_far.take(engine.name, event)
             if isinstance(event, Failed):
                 failed[point] = event.why
+                if event.is_final:
+                    files.final.add(point)
                 files.log(f"failed: {event.why}")
             elif isinstance(event, Retrying):
                 files.log(f"tried once more: {event.why}")

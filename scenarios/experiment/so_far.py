@@ -47,9 +47,13 @@ class SoFar:
     def _done(self) -> dict[Point, int]:
         return {point: sum(sizes.values()) for point, sizes in self._sizes.items()}
 
-    def lines(self) -> Iterator[str]:
-        """Yield how far the run came, the answer over what there is, and a line for each point; nothing if there is
-        nothing."""
+    def has(self, point: Point) -> bool:
+        """Return whether there are results of a point."""
+        return point in self._parts
+
+    def lines(self, why: str = "interrupted") -> Iterator[str]:
+        """Yield how far the run came, and `why` no further, the answer over what there is, and a line for each point;
+        nothing if there is nothing."""
         if not self._parts:
             return
         counts = {
@@ -67,7 +71,7 @@ class SoFar:
         known = sum(one.number.size for one in series.values())
         of = f" (below: {known:,} without a gap)" if known < sum(done.values()) else ""
         yield (
-            f"interrupted after {sum(done.values()):,} of {sum(counts.values()):,} collectives{of}, "
+            f"{why} after {sum(done.values()):,} of {sum(counts.values()):,} collectives{of}, "
             f"{whole} of {len(counts)} points complete:"
         )
         if not series:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,7 @@ from scenarios.policies.policy import Mode
 from scenarios.policies.situation import Changed
 from scenarios.spec.faults import (
     CABLE_KINDS,
+    Ends,
     Fault,
     active,
     dead_cables,
@@ -28,7 +29,7 @@ from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
 from topologies.conditions.timed import Timed
 from topologies.fabric.fabric import Fabric, build_fabric
-from topologies.fabric.failures import NO_CABLES, Cables
+from topologies.fabric.failures import NO_CABLES, Cables, reachable
 from topologies.fabric.ports import SharedLinks, links_in_grain
 
 Floats = npt.NDArray[np.float64]
@@ -239,7 +240,23 @@ def conditions_of(
     return Conditions(fabric, delays_s(fabric, config.conditions), drawn, in_force, timed)
 
 
+@lru_cache(maxsize=64)
+def cut_off(config: Scenario) -> tuple[int, ...]:
+    """Return the collectives in which faults begin that cut GPUs off from each other for longer than a collective is
+    begun again, unless ranks are placed otherwise."""
+    fabric = build_fabric(config.fabric)
+    faults, ends = faults_of_completed(config, fabric), _ends_of(config, fabric)
+    begun = {fault.collective + (fault.after_s is not None) for fault in faults}
+    dead = {number: dead_cables(active(faults, number), fabric) for number in begun}
+    return tuple(sorted(one for one, cables in dead.items() if cables and not reachable(fabric, cables)[ends].all()))
+
+
 def faults_of_completed(config: Scenario, fabric: Fabric) -> tuple[Fault, ...]:
     """Return a configuration's faults with the durations that completed attempts see."""
+    return for_completed_attempts(config.faults, fabric, _ends_of(config, fabric))
+
+
+def _ends_of(config: Scenario, fabric: Fabric) -> Ends:
+    """Return the ranks that flows join, placed in order."""
     ranks, (src, dst) = rank_order_of(fabric, config.workload), config.workload.schedule.ends
-    return for_completed_attempts(config.faults, fabric, (ranks[list(src)], ranks[list(dst)]))
+    return ranks[list(src)], ranks[list(dst)]

@@ -23,7 +23,7 @@ from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow, Stream, Transfer
 from hosts.embedding.bounds import lower_bounds
 from hosts.embedding.placement import best_placements
-from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, objective_values, rank_order
+from hosts.embedding.ring import MAX_EXACT_GPUS, NoRingError, best_rings, objective_values, rank_order
 from scenarios.policies.arrays import Work
 from scenarios.policies.play import Given, Player, Timeline, periodic
 from scenarios.policies.policy import Mode
@@ -155,8 +155,8 @@ class Chooser:
         A mode that does not re-embed keeps ranks in order. Otherwise the placement is chosen for the best paths if the
         mode re-routes, else for the fixed paths or those over which the fabric's routing spreads each pair. For a ring
         it is the best one (`best_rings`). For any other schedule it is the placement of least predicted time found by
-        descent (`best_placements`), where each rank stays in its site and the root is rank 0. Raises ValueError if
-        there is no placement.
+        descent (`best_placements`), where each rank stays in its site and the root is rank 0. Raises NoPathError if
+        no ring joins all sites, ValueError if there is no other placement.
         """
         if not self.mode.reembeds:
             return np.tile(self.in_order, (len(rates_bps), 1))
@@ -175,13 +175,13 @@ class Chooser:
         fabric, workload = self.router.fabric, self.workload
         cost_s, delay_s = self.edges_s(rates_bps)
         if workload.is_ring:
-            return best_rings(
-                cost_s,
-                delay_s,
-                gpus_per_site=fabric.gpus_per_site,
-                objective=self.mode.ring or self.ring,
-                messages=_messages_per_round(workload),
-            )
+            objective, messages = self.mode.ring or self.ring, _messages_per_round(workload)
+            try:
+                return best_rings(
+                    cost_s, delay_s, gpus_per_site=fabric.gpus_per_site, objective=objective, messages=messages
+                )
+            except NoRingError:  # too many cables are down, as for a flow without a path
+                raise NoPathError("no ring leads over the WAN that visits every site once") from None
         return best_placements(
             _placement_model(workload).completion_s,
             list(zip(*workload.schedule.ends, strict=True)),

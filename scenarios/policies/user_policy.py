@@ -77,6 +77,16 @@ class _Lines(io.TextIOBase):
         return len(text)
 
 
+def _why(error: BaseException) -> str:
+    """Return an error of a policy in words: an attribute that what it is given lacks without the name of a class."""
+    if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("scenarios."):
+        known = [name for name in dir(error.obj) if not name.startswith("_")]
+        what = "now" if isinstance(error.obj, Situation) else "what now gives"
+        hint = did_you_mean(str(error.name), known) or f"; allowed: {', '.join(known)}"
+        return f"{what} has no {error.name}{hint}"
+    return str(error)
+
+
 class UserPolicy:
     """The policy "FILE:NAME" as one player asks it. Its file is run when it is first asked, so all that it keeps begins
     anew with each player.
@@ -102,7 +112,7 @@ class UserPolicy:
             file, frames = str(split_reference(self._text)[0]), traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if frame.filename == file]
             line = f", line {lines[-1]}" if lines else ""  # no line if the function does not accept the argument
-            raise _error(self._text, now, f"{type(error).__name__}: {error}{line}") from None
+            raise _error(self._text, now, f"{type(error).__name__}: {_why(error)}{line}") from None
         is_pair = isinstance(choices, tuple) and len(choices) == 2
         if not (is_pair and _is_choice(choices[0], _are_paths) and _is_choice(choices[1], _are_ranks)):
             allowed = (

@@ -142,7 +142,8 @@ def _run_in(
     session.write_results(state, result)
     if tells:
         print(_table(result), flush=True)
-        if shown != "all":
+        written = len([*(folder / session.OUTPUT).glob("*.stdout")])
+        if shown != "all" and written > (shown == "0"):  # that of a single rank has been shown
             print(f"the output of {'the other' if shown == '0' else 'all'} ranks is in {folder / session.OUTPUT}")
     failures, notes = session.failures(result, config, folder), session.notes(result, config)
     return _Ran(result, [where + line for line in failures], [where + line for line in notes])

@@ -385,7 +385,7 @@ def _scenario_path(scenario: str) -> Path:
         what = "a folder is not a scenario:"
     elif path.is_file():
         what = "a scenario's file ends in .toml:"
-    allowed = f"a TOML file or one of {', '.join(names)}{hint}"
+    allowed = f"a TOML file or one of {', '.join(names)}{hint or '; studies: --help'}"
     raise ScenarioError([f"{what} {format_value(scenario)}; allowed: {allowed}"])
 
 

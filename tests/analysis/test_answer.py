@@ -143,7 +143,7 @@ CROSSING = [
         ),
         pytest.param(
             [([], {"base": noisy(1, 1), "joint": noisy(0.999, 2)})],
-            "base has the lowest mean, but cannot be told from joint; joint, the next, takes 0.1 % longer (95 % "
+            "base has the lowest mean, but cannot be told from joint, which takes 0.1 % longer (95 % "
             "interval -0.7 to 0.9 %).",
             id="the baseline and the other cannot be told apart",
         ),
@@ -325,7 +325,7 @@ CROSSING = [
         ),
         pytest.param(
             [([size(1)], {"base": noisy(1, 1), "joint": noisy(0.999, 2)}), ([size(8)], {"base": 1.0, "joint": 0.5})],
-            "base has the lowest mean at 1 MB, but cannot be told from joint; joint, the next, takes 0.1 % longer (95 "
+            "base has the lowest mean at 1 MB, but cannot be told from joint, which takes 0.1 % longer (95 "
             f"% interval -0.7 to 0.9 %); joint is fastest at 8 MB, 50.0 % below base {ALIKE}.",
             id="told apart at some only",
         ),
@@ -764,6 +764,29 @@ def test_of_two_keys_the_sentence_goes_along_the_number_at_each_value_of_the_oth
     assert re.search(r"; (wan|base) has the lowest mean at stale 9, .*but cannot be told from (wan|base)", text)
     assert "; at ecmp: wan is fastest, 40.0 to 10.0 % below base; " in text
     assert text.endswith("base has one draw of ECMP's hash (fabric.hash_seed) at ecmp: intervals do not cover others.")
+
+
+def test_a_doubt_along_a_number_is_told_of_the_best_and_not_of_the_next():
+    """At the last age the baseline has the lowest mean: it is what cannot be told from joint, not joint itself."""
+    base, near = noisy(1.0, 7), noisy(1.001, 9)
+    cases = [
+        ([routing(name), age(n)], {"base": base, "joint": near if (name, n) == ("single", 9) else gain * base})
+        for name in ("single", "ecmp")
+        for n, gain in ((1, 0.6), (2, 0.7), (9, 0.9))
+    ]
+    text = said(cases)
+    clause = next(one for one in text.split("; ") if "base has the lowest mean" in one)
+    assert re.fullmatch(
+        r"base has the lowest mean at stale 9, but cannot be told from joint, which takes [\w ]*0\.\d % longer \(.*\)",
+        clause,
+    )
+    assert text.count("cannot be told from joint") == 1 and "joint, the next" not in text
+
+
+def test_a_mode_of_ones_own_with_the_times_of_the_baseline_is_told_to_take_the_same_time():
+    text = said([([], {"base": 1.0, "wan": 0.9, "joint": 0.6, "never": 1.0})], own=("never",))
+    assert text.endswith("; never takes the same time as base.")
+    assert "less than" not in text and "below never" not in text
 
 
 def test_four_modes_and_two_keys_have_a_hundred_words_with_the_growth_and_what_each_choice_saves():

@@ -1,8 +1,10 @@
 """What a run tells of rates: which are drawn at random, and the ranges in titles."""
 
+import re
+
 import pytest
 
-from analysis.statistics.rates import drawn_sentence, ranges_of, untold
+from analysis.statistics.rates import drawn_sentence, ranges_of, untold, wan_links_sentence
 from topologies.conditions.link_overrides import read
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -49,6 +51,22 @@ def test_ranges_of_several_configurations_are_told_once():
     said = drawn_sentence((MESH, one) for one in specs[:3])
     assert said == f"Rates are drawn at random: WAN 1-2 Gbit/s and 1-3 Gbit/s (conditions.wan_rate), {WITHIN}."
     assert "WAN 1-5 Gbit/s (" in drawn_sentence((MESH, one) for one in specs)
+
+
+def test_ports_that_oversubscription_makes_are_no_rates_of_the_key():
+    """The key has 20 to 200 Gbit/s; a port of a leaf with 4:1 has a quarter of its GPUs' ports."""
+    fabric = build_fabric(FabricSpec(gpus_per_site=(4, 4), grain="physical", oversubscription=(4.0,)))
+    within = "within sites 20-200 Gbit/s (conditions.intra_rate; ports between switches have more or less, by "
+    assert f"{within}fabric.oversubscription)" in drawn_sentence([(fabric, ConditionsSpec())])
+
+
+def test_a_constant_rate_of_the_wan_is_told_with_the_number_of_links_that_have_it():
+    """Two border routers at each of two sites make four links; one at each has one, whose rate is the WAN's."""
+    spec = ConditionsSpec(wan_rate_bps=CONSTANT)
+    said = wan_links_sentence([(MESH, spec)])
+    assert re.fullmatch(r"the WAN has 4 links of [0-9.]+ Gbit/s each, in each direction", said)
+    one = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1))
+    assert wan_links_sentence([(one, spec)]) == wan_links_sentence([(MESH, ConditionsSpec())]) == ""
 
 
 def test_a_title_has_the_ranges_that_its_other_words_do_not_tell():

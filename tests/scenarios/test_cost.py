@@ -2,16 +2,20 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.results.reader import reconfigurations_of
 from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import workload
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import Plan, decisions_of
+from scenarios.experiment.run_paragraphs import change_costs_sentence
 from scenarios.policies import cost
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
@@ -320,3 +324,31 @@ def test_a_remote_controller_takes_a_round_trip_to_the_farthest_site_that_it_cha
 def test_invalid_controller_delays_are_refused(control, says):
     with pytest.raises(ScenarioError, match=re.escape(says)):
         scenario_of(f"[control]\n{control}")
+
+
+def test_what_a_change_of_paths_and_one_of_the_ring_take_is_in_the_answer_where_it_counts():
+    """Two changes are of the paths alone, of 4 ms each, and two of the ring; the first one opens all connections."""
+    rows = pd.DataFrame(
+        {
+            "collective": range(6),
+            "ring": [[0, 1], [0, 1], [0, 1], [1, 0], [0, 1], [0, 1]],
+            "paths": [[0, 2], [1, 2], [0, 2], [0, 2], [0, 2], [0, 2]],
+            "reconfigure_s": [0.016, 0.004, 0.004, 0.012, 0.020, 0.0],
+            "rerouted_within": 0,
+            "moved_within": 0,
+        }
+    )
+    changes = reconfigurations_of(rows, "model")
+    paths = replace(changes, rings=0, rings_s=None)
+
+    def said(counted, points):
+        config = SimpleNamespace(control=SimpleNamespace(counted=counted))
+        points = [SimpleNamespace(mode=mode, changes=each) for mode, each in points.items()]
+        return change_costs_sentence([SimpleNamespace(engine="model", config=config, points=points)])
+
+    assert said(True, {"wan": paths, "joint": changes}) == (
+        "A change of paths alone takes 4 ms (wan 2 times, joint 2 times); one of the ring, with its connections, takes "
+        "16 ms (joint 2 times); both are in these times."
+    )
+    assert said(True, {"wan": paths}).endswith("(wan 2 times); it is in these times.")
+    assert not said(False, {"wan": paths})

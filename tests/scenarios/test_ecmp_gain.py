@@ -184,6 +184,7 @@ def test_conditions_that_last_leave_too_few_independent_blocks(tmp_path, stay, h
     assert has_intervals or f"the first 2,000 collectives, without intervals: {why};" in line
     few = [line for line in said.splitlines() if "independent blocks of collectives, which are few" in line]
     assert few == ([found["few_blocks"]] if "few_blocks" in found else [])
+    assert not few or number is None or f"rest on {number[1]} independent blocks" in few[0]
     assert all(line in (tmp_path / "again/report.html").read_text() for line in few)
 
 

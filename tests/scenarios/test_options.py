@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from scenarios.experiment.options import parse_request
+from scenarios import run
+from scenarios.experiment.options import STUDIES, parse_request, parser
 from scenarios.spec import ScenarioError
 from tests.conftest import PROJECT
 
@@ -55,6 +56,12 @@ def test_a_prompt_runs_in_virtual_time_unless_the_wall_clock_is_requested() -> N
 def test_options_that_exclude_each_other_are_refused(arguments: str) -> None:
     with pytest.raises(ScenarioError, match=r"^--"):
         parse_request(arguments.split())
+
+
+def test_help_names_every_study():
+    assert {*STUDIES} == {*run.STUDIES}
+    said = " ".join(parser().format_help().split())
+    assert all(f"run.py {name} (" in said for name in run.STUDIES) and "campaign.py" in said
 
 
 @pytest.mark.parametrize("argument", ["--help", "--hepl"])

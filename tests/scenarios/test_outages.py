@@ -3,6 +3,9 @@
 import pytest
 
 from analysis.results import load, open_run
+from scenarios.engines.base import Failed, Slice
+from scenarios.engines.model import Model
+from scenarios.spec.load import Override, load_scenario
 from tests.fakes.runs import answer, ended, measured
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -35,6 +38,8 @@ TRACE = """Time,Link,Rate
 2026-01-31T12:00:05Z,s1b0>s0b1,4e9
 2026-01-31T12:00:09Z,s1b0>s0b1,4e9
 """
+CUT = TRACE.replace("12:00:05Z", "12:00:09Z").rpartition("2026-01-31T12:00:09Z")[0]
+"""As above, but from collective 4 on both links are down."""
 
 
 @pytest.fixture
@@ -55,7 +60,7 @@ def test_an_outage_in_a_trace_takes_the_link_down_in_both_engines(scenario):
     of GPU 3 once it has come over the WAN and from GPU 0."""
     out = scenario.parent / "out"
     said = ended("--dry-run", scenario, cwd=scenario.parent)[1]
-    assert "3 outages: s0b0-s1b0 from collective 1 for 2, s0b0-s1b0 from collective 4 for 1, s0b1-s1b0" in said
+    assert "3 outages: s0b0-s1b0 from collective 1, at 1 s of the trace, for 2, s0b0-s1b0 from" in said
     assert "rates were rounded to whole bit/s" in said
     measured(out, scenario)
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=(2, 1)))
@@ -71,11 +76,42 @@ def test_an_outage_in_a_trace_takes_the_link_down_in_both_engines(scenario):
 
 
 def test_an_outage_that_nothing_avoids_and_that_lasts_ends_the_run_in_a_sentence(scenario):
-    (scenario.parent / "trace.csv").write_text(TRACE.replace("12:00:05Z", "12:00:09Z").replace(",4e9\n", ",4e9\n", 1))
-    text = (scenario.parent / "trace.csv").read_text().rstrip("\n").rpartition("\n")[0] + "\n"
-    (scenario.parent / "trace.csv").write_text(text)
-    _, said = ended("--engine", "model", "--no-report", "--out", "out", scenario, cwd=scenario.parent, status=1)
-    assert "no path leads over the WAN" in said
+    (scenario.parent / "trace.csv").write_text(CUT)
+    wanted = ("--engine", "model", "--no-report", "--modes", "base,ccl", "--out", "out", scenario)
+    told, said = ended(*wanted, cwd=scenario.parent, status=1)
+    lines = said.splitlines()
+    assert "run.py: in collective 4 no path joins all GPUs, also after it has been begun 4 times: a mode whose" in said
+    (why,) = [line for line in lines if line.startswith("run.py: failed: ")]
+    assert "base and ccl, collective 4, at 4 s of the trace: no path leads over the WAN from rank" in why
+    assert "with link s0b0-s1b0 down from collective 4 for 5 collectives and link s0b1-s1b0 down from" in why
+    assert lines[-1] == "run.py: the results so far are kept in out; --resume would fail in the same way"
+    assert "base and ccl compared over 4 AllGathers each" in told and "failed after 8 of 12 collectives" in told
+    kept = load(scenario.parent / "out")
+    assert kept.groupby("mode")["collective"].apply(list).to_dict() == {"base": [0, 1, 2, 3], "ccl": [0, 1, 2, 3]}
+
+
+def test_how_far_a_mode_without_a_path_comes_does_not_depend_on_the_batches(scenario, monkeypatch):
+    """As in the testbed nothing follows the collective in which it ends, whether batches are long or short."""
+    (scenario.parent / "trace.csv").write_text(CUT)
+    monkeypatch.chdir(scenario.parent)
+    (config,) = load_scenario(str(scenario)).configurations()
+    for batch in (1, 2, 6):
+        events = [*Model(batch=batch).run([config])]
+        rows = [number for one in events if isinstance(one, Slice) and one.mode == "base" for number in
+                range(one.rows.start, one.rows.start + len(one.rows))]  # fmt: skip
+        assert rows == [0, 1, 2, 3]
+        assert [one.mode for one in events if isinstance(one, Failed)] == ["base", "wan"]
+
+
+def test_each_mode_without_a_path_has_its_own_reason_beside_others():
+    """Of three sites that links join in a ring, one fails: no ring is left, which is no reason of ranks in order."""
+    fault = {"at": "collective 2", "what": "link s0b0-s1b0 down"}
+    sets = {"fabric.gpus": [2, 2, 2], "fabric.border_routers": 1, "run.modes": ["base", "ccl"], "fault": [fault]}
+    sets |= {"collective.count": 6, "collective.reembed_every": 1}
+    scenario = load_scenario("paper", [Override(key, value, key) for key, value in sets.items()])
+    failed = {one.mode: one.why for one in Model().run([*scenario.configurations()]) if isinstance(one, Failed)}
+    assert "base, collective 2: no path leads over the WAN from rank " in failed["base"]
+    assert "ccl, collective 2: no ring leads over the WAN that visits every site once with link s0" in failed["ccl"]
 
 
 @pytest.mark.parametrize(

@@ -212,14 +212,17 @@ def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkey
     assert capsys.readouterr().err == "tried once more: it failed\n" * 5
 
 
-def test_a_picture_that_takes_long_does_not_silence_the_progress_of_drawing(monkeypatch, capsys):
+@pytest.mark.parametrize(("silent_s", "times"), [(0.01, 2), (8.0, 1)])
+def test_a_picture_that_takes_long_does_not_silence_the_progress_of_drawing(silent_s, times, monkeypatch, capsys):
+    """The same number is told again only as a sign of life."""
     monkeypatch.setattr(drawing, "_QUIET_S", 0.05)
+    monkeypatch.setattr(drawing, "SILENT_S", silent_s)
     waits = iter([False, False, True, True])
     started = drawing._Started(
         iter([None, None]), lambda index, most_s: time.sleep(most_s) or next(waits), lambda index: index
     )
     assert list(drawing._with_progress(started, 2, "report")) == []
-    assert capsys.readouterr().err.startswith("report: 0 of 2 drawn\nreport: 0 of 2 drawn\n")
+    assert capsys.readouterr().err.startswith("report: 0 of 2 drawn\n" * times + "report: 1 of 2")
 
 
 def test_a_terminal_shows_a_long_activity_in_one_line_and_erases_it(monkeypatch):

@@ -132,6 +132,8 @@ def test_a_policy_that_fails_in_the_model_leaves_other_modes_results_intact(tmp_
     wanted = ("--modes", "base,mine", "--collectives", "20", "--engine", "model", "--out", tmp_path / "run")
     _, said = ended("--policy", "mine.py:mine", *wanted, cwd=tmp_path, status=1)
     assert "mine.py:mine, before collective 7: ZeroDivisionError: division by zero, line 2" in said
+    assert said.count("division by zero") == 1
+    assert said.endswith("as a run keeps its own copy of a policy: mend the policy's file and start a new run\n")
     found = rows(tmp_path / "run")
     assert found["mode"].to_list() == ["base"] * 20
 
@@ -433,3 +435,10 @@ def test_choices_that_change_nothing_are_told(tmp_path):
         f"already; {same_rings} of the 19 choices of a ring were the ring in force already"
     )
     assert words in said and words in (tmp_path / "told/report.html").read_text()
+
+
+def test_a_misspelled_attribute_of_now_is_told_with_the_one_that_was_meant(tmp_path):
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return now.lastt is None, False")
+    wanted = ("--modes", "base,mine", "--collectives", "4", "--engine", "model", "--out", tmp_path / "run")
+    _, said = ended("--policy", "mine.py:mine", *wanted, cwd=tmp_path, status=1)
+    assert "AttributeError: now has no lastt (did you mean last?), line 2" in said and "Situation" not in said

@@ -42,8 +42,8 @@ def test_an_allreduce_fits_its_budget_at_line_rate_but_not_in_tcp_slow_start(tmp
     rows = list(csv.DictReader((tmp_path / "run/figures/wide-area-budget.csv").open()))
     assert {row["transport.line_rate"]: row["fitting"] for row in rows} == {"at line rate": "1", "in slow start": "0"}
     said = ended("--resume", tmp_path / "run", cwd=tmp_path)[0]
-    assert f"290 ms: fits, {fast['spare_s'] * 1e3:,.3f} ms left" in said
-    assert f"290 ms: does not fit, {-slow['spare_s'] * 1e3:,.3f} ms late" in said
+    assert f"290 ms: mean fits, {fast['spare_s'] * 1e3:,.3f} ms left" in said
+    assert f"290 ms: mean does not fit, {-slow['spare_s'] * 1e3:,.3f} ms late" in said
 
 
 def test_collectives_within_the_budget_are_counted_for_each_swept_budget(
@@ -63,7 +63,8 @@ def test_collectives_within_the_budget_are_counted_for_each_swept_budget(
     assert [point["fitting"] for point in points[4:]] == [200, 200] and 0 < points[2]["fitting"] < 200
     assert command.run(["--resume", "run", "--no-report"]) == 0
     said = capsys.readouterr().out
-    assert f"15 ms: {points[2]['fitting']} of 200 fit, " in said and "1 us: does not fit, " in said
+    assert f"; {points[2]['fitting']} of 200 fit" in said and "1 us: mean does not fit, " in said
+    assert "late; none fits" in said and "left; all fit" in said
     (line, *_) = (tmp_path / "run/summary.csv").read_text().splitlines()
     assert {"budget_s", "spare_s", "fitting"} <= {*line.split(",")}
 

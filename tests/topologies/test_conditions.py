@@ -352,7 +352,7 @@ def test_conditions_of_links_that_the_fabric_lacks_are_refused(grain: str, name:
         ({"rate": 5}, ".rate", "5 is not text"),
         ({"rates": "5 kbit/s"}, ".rates", "did you mean rate"),
         ({"rate": "5 furlongs"}, ".rate", "wrong unit"),
-        ({"delay": "-1 s"}, ".delay", "greater than zero"),
+        ({"delay": "-1 s"}, ".delay", "is negative; allowed: 0 or more"),
     ],
 )
 def test_invalid_link_entries_are_refused_with_the_offending_key(values: object, place: str, text: str) -> None:

@@ -607,3 +607,29 @@ def test_two_border_routers_of_one_site_have_no_link(tmp_path: Path, capsys: pyt
     assert converted(tmp_path, {"a.csv": ONE_WAY}, "--site", "Zürich=s0b0", "--site", "Genève=s0b1") == 2
     assert '"Zürich" and "Genève" are s0b0 and s0b1, of one site' in capsys.readouterr().err
     assert converted(tmp_path, {"b.csv": ONE_WAY}, "--link", "Zürich-Genève=s0b0-s0b1") == 0  # asked for
+
+
+def test_many_files_have_one_line_on_their_times_which_pushes_no_other_one_away(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for at in range(20):
+        rate = 0 if at == 7 else 5
+        (tmp_path / f"m-{at:03}.csv").write_text(f"Gbit/s,s0,s1\ns0,,{rate}\ns1,5,\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "topologies.conditions.convert", *sorted(map(str, tmp_path.glob("m-*.csv")))],
+        capture_output=True, text=True, check=True, cwd=PROJECT,
+    )  # fmt: skip
+    times = [line for line in ended.stderr.splitlines() if "from their names" in line or "from its name" in line]
+    assert len(times) == 1 and "20 files have their times from their names: " in times[0]
+    assert "m-000.csv has 000, ..., " in times[0] and times[0].endswith("m-019.csv has 019")
+    assert "1 rate of 0: the link is down then" in ended.stderr
+
+
+def test_a_negative_rate_is_refused_as_such_with_and_without_a_unit(tmp_path):
+    """0 is an outage, and allowed."""
+    for value in ("-3 Gbit/s", "-3"):
+        (tmp_path / "a.csv").write_text(f"time,source,destination,rate\n0,s0,s1,{value}\n1,s0,s1,4\n")
+        ended = subprocess.run(
+            [sys.executable, "-m", "topologies.conditions.convert", tmp_path / "a.csv"],
+            capture_output=True, text=True, check=False, cwd=PROJECT,
+        )  # fmt: skip
+        assert ended.returncode == 2 and "is negative; allowed: 0 or more" in ended.stderr, ended.stderr

@@ -34,7 +34,6 @@ from topologies.units import (
     UnitError,
     format_delay,
     parse_number,
-    parse_rate_bps,
     parse_rate_or_zero_bps,
     rounded,
     rounding,
@@ -430,6 +429,6 @@ def _rate_bps(text: str) -> tuple[int, bool]:
     except UnitError:
         exact = Decimal(-1)
     if exact and not 1 <= exact <= 10**15:
-        return parse_rate_bps(f"{text} bit/s"), False  # refuses it in words
+        return parse_rate_or_zero_bps(f"{text} bit/s"), False  # refuses it in words
     whole = rounded(exact)
     return whole, whole != exact

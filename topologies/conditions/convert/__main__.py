@@ -20,6 +20,7 @@ MAX_BYTES = 64_000_000
 
 _FORMATS = ("long", "wide", "matrix", "iperf")
 _PROGRAM = "convert"
+_MOST_FILES = 4  # that are told one by one
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +84,7 @@ def _converted(options: argparse.Namespace) -> tuple[str, list[str]]:
     units = {table.time_unit for table in tables}
     if len(units) > 1:
         raise ConvertError("the files' columns of times have several units; allowed: one")
-    notes = [note for table in tables for note in table.notes]
+    notes = [*_named([each for table in tables for each in table.named]), *_of_files(tables)]
     readings = [reading for table in tables for reading in table.readings]
     both: bool = options.both_directions
     of_values = {"kind": kind, "unit": options.unit or "", "time_unit": units.pop(), "both_directions": both}
@@ -108,6 +109,27 @@ def _tables(options: argparse.Namespace, named: Collection[str]) -> list[Table]:
         raise ConvertError(f"{one_line(str(texts[forms.index('iperf')][0]))}: iperf3 has rates; allowed: --as rates")
     links = iter(measured)
     return [_table(path, text, form, options.kind, links) for (path, text), form in zip(texts, forms, strict=True)]
+
+
+def _named(times: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the times that the names of files tell: of many files the first and the last one."""
+    if len(times) <= _MOST_FILES:
+        return [f"{file}: its time is {time}, from its name" for file, time in times]
+    (first, begin), (last, end) = times[0], times[-1]
+    return [f"{len(times):,} files have their times from their names: {first} has {begin}, ..., {last} has {end}"]
+
+
+def _of_files(tables: Sequence[Table]) -> list[str]:
+    """Return what was assumed of each file, once where it is the same of many."""
+    alike: dict[str, list[str]] = {}
+    for note in (note for table in tables for note in table.notes):
+        file, _, what = note.partition(": ")
+        alike.setdefault(what, []).append(file)
+    return [
+        f"{one}: {what}"
+        for what, files in alike.items()
+        for one in (files if len(files) <= _MOST_FILES else [f"{files[0]} and {len(files) - 1:,} more files"])
+    ]
 
 
 def _table(path: Path, text: str, form: str, kind: str, links: Iterator[str]) -> Table:

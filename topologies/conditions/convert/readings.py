@@ -103,7 +103,7 @@ def quantity(reading: Reading, unit: str, kind: str) -> Decimal:
     """
     number = _number(reading.value)
     try:
-        if number is None and reading.value[-1:].isalpha() and reading.value[:1].isdigit():
+        if number is None and reading.value[-1:].isalpha() and reading.value.lstrip("+-−")[:1].isdigit():
             text = reading.value
             return Decimal(
                 parse_rate_or_zero_bps(text) if kind == "rates" else repr(parse_delay_or_zero_s(text, LINK_DELAY))

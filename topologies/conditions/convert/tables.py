@@ -52,12 +52,14 @@ _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 
 @dataclass
 class Table:
-    """What a file has: its readings, the unit of its times if it names one, and `notes` on what was assumed."""
+    """What a file has: its readings, the unit of its times if it names one, and `notes` on what was assumed; `named`
+    has the file and the time that its name tells."""
 
     readings: list[Reading] = field(default_factory=list)
     time_unit: str | None = None
     is_round_trip: bool = False
     notes: list[str] = field(default_factory=list)
+    named: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def read_matrices(path: Path, text: str, kind: str) -> Table:
         if told is None:
             told = time_of_name(path.stem) or ""
             if told:
-                table.notes.append(f"{shown}: its time is {told}, from its name")
+                table.named.append((shown, told))
         table.readings += _matrix(records, told, kind, shown)
     if not table.readings:
         raise ConvertError(f"{shown}: it has no matrix; allowed: a row of names, and below it a row for each name")
