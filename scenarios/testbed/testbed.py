@@ -216,6 +216,7 @@ class Testbed:
         self.conditions = conditions_of(config, in_force)
         self.fabric: Fabric = self.conditions.fabric
         self.share = Share(self.fabric, platform.machine, config.run.machines if platform.is_joined else 1)
+        self._peers = Peers(self.share.number, self.share.machines)
         self.delays_s = self.conditions.shared_delays_s
         rates_bps = self.conditions.shared_bps(0, config.collective.count) if has_agents else np.zeros(0)
         self._slowest_bps = float(rates_bps[rates_bps > 1].min(initial=np.inf))
@@ -253,7 +254,7 @@ class Testbed:
                     self.config.fabric, self.platform.folder, listen=listen, elsewhere=self.share.elsewhere
                 )
             )
-            self._peers = stack.enter_context(Peers(self.share.number, self.share.machines))
+            stack.enter_context(self._peers)
             self.tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
             self.network = stack.enter_context(
                 Network(

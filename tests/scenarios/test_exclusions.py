@@ -27,6 +27,7 @@ COPY: Part = {"kind": "transfer", "ranks": [0, 4], "size": "1 MB", "deadline": "
 TRANSFER: Part = {"run": {"modes": ["base"]}, "job": [COPY]}
 STREAM: Part = TRANSFER | {"job": [COPY | {"size": None, "deadline": None, "rate": "1 Mbit/s", "duration": "1 s"}]}
 ADMITTED: Part = TRANSFER | SPRAY
+MACHINES: Part = {"run": {"machines": 2}}
 PARTLY: Part = {"collective": {"emulated": "every 3rd"}}
 MIXED: Part = ADMITTED | {"job": [COPY | {"class": "gold"}, JOB], "class": [{"name": "gold", "priority": 0}]}
 
@@ -192,6 +193,22 @@ PAIRS: list[tuple[Part, Part, str]] = [
         'run.modes: mine, which knows measured ports, cannot be combined with transport.queue "fifo"',
     ),
     (referees("policy"), PROGRAM, 'run.referees: ["policy"] cannot be combined with a program'),
+    *(
+        (MACHINES, other, f"run.machines: 2 cannot be combined with {name}")
+        for other, name in (
+            (WALL, "the wall clock"),
+            (FAULT, "faults"),
+            (PROGRAM, "a program"),
+            ({"program": {"capture": ["s0b0>s1b0"]}}, "program.capture"),
+            (TE, 'fabric.routing "te"'),
+            (BUFFER, "fabric.buffer"),
+            (TIMED, "conditions.every"),
+            (COUNTED, "control.counted true"),
+            ({"control": {"delay": "1 ms"}}, "control.delay"),
+            (PROBES, "a mode that probes"),
+            (READS, "a mode with measured ports"),
+        )
+    ),
 ]
 NEEDED = {  # pairs of which one is not possible without the other's opposite, or which need a file
     ("fabric.buffer", 'transport.queue "fair"'): "test_spec",
