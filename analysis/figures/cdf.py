@@ -26,6 +26,7 @@ _QUANTILES = 200  # points drawn of a longer series, whose single steps would be
 _COLUMNS = 2
 _WIDE = 4  # panels whose longest times differ by a larger factor have time axes of their own
 _MAX_CURVES = 10  # that one panel has
+_MARKED = 0.15  # of a panel's diagonal, between two markers of a predicted curve
 
 Floats = npt.NDArray[np.float64]
 Curve = tuple[PointRows, ...]
@@ -217,6 +218,9 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, ModeStyle], longest_s: 
     has_measured = any(point.engine == "emulation" for point in panel.points)
     for name, curve in panel.curves.items():
         look, measured = line(styles[name]), next((point for point in curve if point.engine == "emulation"), None)
+        if not has_measured and name not in MODE_STYLES:  # colours of values are alike in grey
+            first = _MARKED * list(panel.curves).index(name) / len(panel.curves)
+            look |= marker(styles[name], measured=False) | line(styles[name]) | {"markevery": (first, _MARKED)}
         for point in curve:
             if point.engine == "model" and (measured is None or len(point.rows) > len(measured.rows)):
                 thin = {"linewidth": 0.9, "alpha": 0.75, "zorder": 1} if has_measured else {}
@@ -239,9 +243,13 @@ def _line(axes: Axes, times: Floats, look: dict[str, Any]) -> None:
 def _handles(drawn: Sequence[Panel], styles: Mapping[str, ModeStyle]) -> list[Line2D]:
     shown = [point for panel in drawn for point in panel.points]
     engines = {point.engine for point in shown}
-    present = [style for name, style in styles.items() if any(name in panel.curves for panel in drawn)]
-    looks = [(marker(style, measured=True) if "emulation" in engines else {}) | line(style) for style in present]
-    return [Line2D([], [], label=style.label, **look) for style, look in zip(present, looks, strict=True)]
+    present = {name: style for name, style in styles.items() if any(name in panel.curves for panel in drawn)}
+    looks = [
+        (marker(style, measured="emulation" in engines) if "emulation" in engines or name not in MODE_STYLES else {})
+        | line(style)
+        for name, style in present.items()
+    ]
+    return [Line2D([], [], label=style.label, **look) for style, look in zip(present.values(), looks, strict=True)]
 
 
 def _engines_in_words(drawn: Sequence[Panel]) -> str:

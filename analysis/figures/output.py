@@ -40,6 +40,7 @@ _LEGEND_PT, _NOTE_PT, _EXPLAINED_PT, _HEADING_PT = 7.5, 6.25, 7.5, 9.0
 _HEADING_ROWS, _HEADING_ROW = 2, 0.15  # lines of a title for which figures have room, and inches of each further one
 _COLUMN, _PAGE = 3.3, 7.2  # inches of a column of a paper, and of a page
 _LEGIBLE_PT = 5.0
+_SHORT = 8.0  # ratio of the ends of a logarithmic axis below which 1, 2, 5 may label it at one or two places
 _OF_NUMBER = re.compile(r"(?<=\d) (?=[A-Za-zµ%])|(?<=\w) (?=[\d.]+(?:,|$))")
 """The blank between a number and its unit, or between a key and its number."""
 _SURELY_FREE = 0.5  # of a column's width: a shorter title has room
@@ -265,12 +266,15 @@ def colour_bar(
 
 
 def log_ticks(axis: Axis) -> None:
-    """Label a logarithmic axis with plain numbers: 1, 2, 5, 10, 20 and so on, or powers of ten below 0.01.
+    """Label a logarithmic axis with plain numbers: 1, 2, 5, 10, 20 and so on, all digits of a short one, or powers of
+    ten below 0.01.
 
     The data must have been drawn before. Labels below 0.01 are long: a decade has no room for three of them.
     """
-    is_small = axis.get_data_interval()[0] < 0.01
-    axis.set_major_locator(LogLocator() if is_small else LogLocator(subs=(1.0, 2.0, 5.0)))
+    least, most = axis.get_data_interval()
+    is_small, is_short = least < 0.01, most < _SHORT * least
+    digits = range(1, 10) if is_short else (1, 2, 5)
+    axis.set_major_locator(LogLocator() if is_small else LogLocator(subs=digits))
     axis.set_major_formatter(_power_of_ten if is_small else "{x:,.10g}")
     axis.set_minor_formatter(NullFormatter())
 
