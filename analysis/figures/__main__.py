@@ -188,6 +188,13 @@ def _noted(words: str, task: Task) -> Task:
     return partial(_with_words, task, words) if words else task
 
 
+def kind_of(task: Task) -> str:
+    """Return the name of the module that draws a task's figure: "comparison"."""
+    while task.func is _with_words:
+        task = task.args[0]
+    return task.func.__module__.rpartition(".")[2]
+
+
 def _with_words(task: Task, words: str) -> Picture | None:
     picture = task()
     return None if picture is None else replace(picture, caption=f"{picture.caption} {words}")

@@ -5,7 +5,6 @@ collectives than were measured, a thin line shows all of its predictions. With o
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from analysis.statistics.number_words import all_words
 MAX_PANELS = 8
 """Panels in one figure; further ones get further figures."""
 
-_NOTE = 75  # characters in a line of the note
 _QUANTILES = 200  # points drawn of a longer series, whose single steps would be too small to see
 _COLUMNS = 2
 _WIDE = 4  # panels whose longest times differ by a larger factor have time axes of their own
@@ -78,9 +76,7 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
     left_out = _slowest(drawn, styles)
     if left_out:
         drawn = [panel._replace(curves=_without(panel.curves, left_out)) for panel in drawn]
-        note = "\n".join(
-            filter(None, [note, fill(f"left out, as slower: {', '.join(left_out)}; the data have all", _NOTE)])
-        )
+        note = "\n".join(filter(None, [note, f"left out, as slower: {', '.join(left_out)}; the data have all"]))
     unit = typical_unit(longest)
     columns = min(_COLUMNS, len(drawn))
     height = (2.5 if len(drawn) <= columns else 2.2) * -(-len(drawn) // columns) + 0.9

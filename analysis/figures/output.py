@@ -121,6 +121,7 @@ def canvas(width: float, height: float) -> Iterator[Figure]:
         figure = _Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
+        _enlarge_texts(figure)
         _wrap_titles(figure)
 
 
@@ -198,9 +199,22 @@ def balanced(text: str, room: int) -> str:
 
 
 def _wrapped(text: str, figure: Figure, *, per_inch: float) -> str:
-    """Wrap each line of a text to the width of the figure, at `per_inch` characters per inch."""
+    """Wrap each line of a text to the width of the figure, at `per_inch` characters per inch, to about equal parts."""
     room = int(per_inch * figure.get_figwidth())
-    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, room, break_on_hyphens=False))
+    return "\n".join(balanced(line, room) for line in text.splitlines())
+
+
+def _enlarge_texts(figure: Figure) -> None:
+    """Enlarge all texts that would not be legible where a paper has the figure."""
+    least_pt = legible_pt(figure, 0.0)
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            sizes_pt = [float(label.get_fontsize()) for label in axis.get_ticklabels()]
+            if sizes_pt and min(sizes_pt) < least_pt:
+                axis.set_tick_params(labelsize=least_pt)  # also of ticks that a later layout makes
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and float(text.get_fontsize()) < least_pt:
+            text.set_fontsize(least_pt)
 
 
 def _wrap_titles(figure: Figure) -> None:
