@@ -159,6 +159,25 @@ def legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> None:
     figure.legend(**look | ({"labels": labels} if labels else {}))  # Matplotlib takes no empty list of labels
 
 
+def add_note(figure: Figure, sentence: str) -> None:
+    """Add a sentence to what a drawn figure says below its panels, unless it says it already."""
+    below = figure.legends[0].get_title() if figure.legends else None
+    told = figure.get_supxlabel() if below is None else below.get_text()
+    if sentence in told.replace("\n", " "):
+        return
+    with mpl.rc_context(dict(SETTINGS)):
+        if below is None:
+            figure.supxlabel("")
+            explain(figure, f"{told}\n{sentence}".strip())
+            return
+        size_pt = legible_pt(figure, _NOTE_PT)
+        lines = _wrapped(sentence, figure, per_inch=18 * _NOTE_PT / size_pt)
+        more = (lines.count("\n") + 1) * _NOTE_LINE * size_pt / _NOTE_PT
+        figure.set_figheight(figure.get_figheight() + more)
+        figure.legends[0].set_title(f"{told}\n{lines}".strip())
+        figure.legends[0].get_title().set_fontsize(size_pt)
+
+
 def legible_pt(figure: Figure, size_pt: float) -> float:
     """Return the size of small text, at least this one, that is still legible where a paper has the figure: in a
     column, or if it is wider than a page, on a page."""
