@@ -44,6 +44,7 @@ from scenarios.experiment.point_results import (
     transfer_fields,
 )
 from scenarios.experiment.results_table import bounds_of, common_of, share, table_of
+from scenarios.experiment.ring_notes import slower_ring_sentence
 from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.text_table import aligned
@@ -90,6 +91,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         unmodelled_sentence(modelled),
         until_end_sentence(modelled),
         attempts,
+        slower_ring_sentence(results),
     ]
     return " ".join(filter(None, said))
 
