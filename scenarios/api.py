@@ -307,7 +307,7 @@ def plot(run: "str | Path | pd.DataFrame", kind: str = "comparison", *, number: 
 
     Raises ResultsError for a run that cannot be read or drawn, ValueError for a kind or a number that it does not have.
     """
-    from analysis.figures.__main__ import tasks_of
+    from analysis.figures.__main__ import kind_of, tasks_of
     from analysis.figures.run_points import FigureError
 
     stored = open_run(run) if isinstance(run, str | Path) else run_of_rows(run)
@@ -315,7 +315,7 @@ def plot(run: "str | Path | pd.DataFrame", kind: str = "comparison", *, number: 
         configurations, points = _points(run)
         kinds: dict[str, list[Task]] = {}
         for task in tasks_of(stored, configurations, points):
-            kinds.setdefault(task.func.__module__.rpartition(".")[2], []).append(task)
+            kinds.setdefault(kind_of(task), []).append(task)
         kinds.setdefault("comparison", kinds.get("ranking", []))
         if kind not in kinds:
             raise ValueError(f"{_name_of(run)} has no figure {format_value(kind)}; allowed: {', '.join(kinds)}")

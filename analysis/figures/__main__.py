@@ -40,7 +40,7 @@ from analysis.figures import (
 )
 from analysis.figures.collective_detail import collectives_of
 from analysis.figures.faults_in_force import of_point
-from analysis.figures.output import Picture
+from analysis.figures.output import Picture, add_note
 from analysis.figures.pooled_seeds import with_pooled_seeds
 from analysis.figures.run_points import (
     Configuration,
@@ -106,7 +106,8 @@ def tasks_of(
     if number < 0:
         raise FigureError(f"{run.path} has no collective {collective}; allowed: 0 or more")
     has_budget = any(one.values.get("collective.budget") for one in configurations)
-    noted = partial(_noted, without_words(run, points))
+    without = _without(run, points)
+    noted = partial(_noted, " ".join(without), drawn=without)
     tasks: list[Task] = [partial(budget.picture, name, groups, pooled)] if has_budget else []
     tasks += [task for group in groups for task in _of_means(name, group, pooled)]
     tasks += [partial(periods.picture, name, group, pooled) for group in periods.groups_of(repeated)]
@@ -177,20 +178,36 @@ def _swept_words(one: Configuration) -> str:
 def without_words(run: Run, points: Points) -> str:
     """Return sentences on the faults that predicted times of these points are without, and on the attempts that
     measured ones are those of; "" for none."""
+    return " ".join(_without(run, points))
+
+
+def _without(run: Run, points: Points) -> list[str]:
     modelled = [point.configuration for point in points.values() if point.engine == "model"]
     faults = chain.from_iterable(faults_by_point(run.faults.to_dict("records")).values())
     without = unmodelled_sentence(one.values.get("fault") for one in modelled)
-    return " ".join(filter(None, [without, attempts_sentence(faults)]))
+    return [*filter(None, [without, attempts_sentence(faults)])]
 
 
-def _noted(words: str, task: Task) -> Task:
-    """Return a task whose caption ends with these words."""
-    return partial(_with_words, task, words) if words else task
+def _noted(words: str, task: Task, *, drawn: Sequence[str] = ()) -> Task:
+    """Return a task whose caption ends with these words, and whose figure has the sentences `drawn`: a picture that is
+    passed on has no caption."""
+    return partial(_with_words, task, words, drawn=drawn) if words else task
 
 
-def _with_words(task: Task, words: str) -> Picture | None:
+def kind_of(task: Task) -> str:
+    """Return the name of the module that draws a task's figure: "comparison"."""
+    while task.func is _with_words:
+        task = task.args[0]
+    return task.func.__module__.rpartition(".")[2]
+
+
+def _with_words(task: Task, words: str, *, drawn: Sequence[str]) -> Picture | None:
     picture = task()
-    return None if picture is None else replace(picture, caption=f"{picture.caption} {words}")
+    if picture is None:
+        return None
+    for sentence in drawn:
+        add_note(picture.figure, sentence)
+    return replace(picture, caption=f"{picture.caption} {words}")
 
 
 def _of_means(name: str, group: FigureGroup, points: Points) -> Iterator[Task]:

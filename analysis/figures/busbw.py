@@ -6,9 +6,8 @@ high.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks, panels
-from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points, grouped
-from analysis.figures.style import FAINT, INK, MODE_STYLES, dashed_style, line_style
+from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points, grouped, label_of, words
+from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, value_styles
 from analysis.statistics.bandwidth import busbw_factor
 from topologies.errors import list_first
 
@@ -26,7 +25,8 @@ _WIDE = 5  # ratio of the highest to the lowest bandwidth above which its axis i
 _MOST_TICKS = 9  # sizes that each have a tick
 
 _CHARACTER, _LABEL_WIDTH, _MARKER = 0.025, 0.04, 0.03  # of a label beside a dotted line, as shares of a panel
-_MOST_NAMED, _NOTE_WIDTH = 4, 90
+_MOST_NAMED = 4
+_SIZE = "collective.size"
 
 
 class Row(NamedTuple):
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
     """Return the configurations of each figure, one for each kind of collective; none unless algorithm and size were
     swept."""
-    wanted = ("collective.size", "collective.algorithm")
+    wanted = (_SIZE, "collective.algorithm")
     are_jobs = any(one.kind == "jobs" for one in configurations)
     return grouped(configurations, *wanted) if {*wanted} <= {*configurations[0].swept} and not are_jobs else []
 
@@ -50,7 +50,7 @@ def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
 def rows_of(group: FigureGroup, points: Points) -> Iterator[Row]:
     """Yield a row for each configuration and mode that has points."""
     for one, point in _shown(group, points):
-        gpus, size = len(one.fabric.gpus), int(one.value("collective.size"))
+        gpus, size = len(one.fabric.gpus), int(one.value(_SIZE))
         busbw = busbw_factor(one.kind, gpus) * size / float(point.completion_s.mean())
         yield Row(one.algorithm, point.mode, size, busbw, point.engine == "emulation")
 
@@ -82,16 +82,17 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
     named, has_changes = list[str](), False
     is_log = max(row.busbw for row in rows) > _WIDE * min(row.busbw for row in rows)
     sizes = sorted({row.size for row in rows})
-    scale, unit = _size_unit(max(row.size for row in rows) / 10)  # the axis has the decades below the largest size
+    is_measured = any(row.measured for row in rows)
+    looks = {one: marker(style, measured=is_measured) | line(style) for one, style in value_styles(algorithms).items()}
     with canvas(max(5.2, 4.2 * columns), 3.0 * -(-len(modes) // columns) + 0.7) as figure:
         for axes, mode in zip(panels(figure, len(modes), columns=columns, sharey=True), modes, strict=True):
             of_algorithms = [[row for row in rows if (row.mode, row.algorithm) == (mode, one)] for one in algorithms]
             changes = crossovers([row for row in rows if row.mode == mode], is_log=is_log)
-            _draw(axes, of_algorithms, changes)
+            _draw(axes, of_algorithms, changes, looks)
             if len(sizes) <= _MOST_TICKS:
                 axes.set_xticks(sizes)
                 axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(lambda size, _: f"{size / scale:,.10g}")
+            axes.xaxis.set_major_formatter(lambda size, _: words(_SIZE, round(size)))
             how = "measured" if any(row.measured for row in rows if row.mode == mode) else "predicted"
             if is_log:
                 axes.set_yscale("log")
@@ -99,40 +100,37 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
             else:
                 axes.set_ylim(0, 1.08 * max(row.busbw for row in rows) / 1e9)
             unnamed = _name_crossovers(axes, changes, filter(None, of_algorithms))
-            words = [f"{one.words} at {one.size / scale:,.3g} {unit}" for one in unnamed]
-            named += [f"in {mode} {list_first(words, _MOST_NAMED)}"] * bool(words)
+            where = [f"{one.words} at {_about(one.size)}" for one in unnamed]
+            named += [f"in {mode} {list_first(where, _MOST_NAMED)}"] * bool(where)
             has_changes |= bool(changes)
             axes.set_title(f"{kind}, mode {mode}, {how}")
-            axes.set_xlabel(f"size of the buffer ({unit})")
+            axes.set_xlabel(label_of(_SIZE))
             axes.set_ylabel("bus bandwidth (GB/s)")
         heading(figure, title)
-        handles = [Line2D([], [], label=algorithm, **_look(index)) for index, algorithm in enumerate(algorithms)]
-        where = "dotted: where the lines of the best algorithms cross" + f": {'; '.join(named)}" * bool(named)
-        legend(figure, handles, fill(where, _NOTE_WIDTH, break_on_hyphens=False) if has_changes else "")
+        handles = [Line2D([], [], label=algorithm, **look) for algorithm, look in looks.items()]
+        crossing = "dotted: where the lines of the best algorithms cross" + f": {'; '.join(named)}" * bool(named)
+        legend(figure, handles, crossing if has_changes else "")
     names = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured")
     data = csv_text(dict(zip(names, row, strict=True)) for row in rows)
     caption = f"Bus bandwidth of {kind} by size and algorithm{title and f': {title}'}."
     return Picture(name=name, caption=caption, figure=figure, data=data)
 
 
-def _size_unit(size: float) -> tuple[float, str]:
-    """Return the one unit of an axis of sizes around this one: its bytes and its name."""
-    units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    return next((unit for unit in units if size >= unit[0]), (1.0, "B"))
+def _about(size: float) -> str:
+    """Return a size in words, to three digits."""
+    digits = 2 - math.floor(math.log10(size))
+    return words(_SIZE, round(size, digits) if digits < 0 else round(size))
 
 
-def _look(index: int) -> dict[str, Any]:
-    """Return the line and the marker of the algorithm with this index: an open marker, of which the first ones are
-    larger, so that those that coincide are all seen."""
-    dashes = dashed_style(index)["linestyle"]
-    look = {"markersize": max(3.0, 8.0 - 0.7 * index), "markerfacecolor": "none", "markeredgewidth": 1.1}
-    return line_style(index) | look | {"linestyle": dashes, "linewidth": 1.2}
-
-
-def _draw(axes: Axes, algorithms: Sequence[Sequence[Row]], changes: Sequence["Change"]) -> None:
-    for index, rows in enumerate(algorithms):
+def _draw(
+    axes: Axes,
+    algorithms: Sequence[Sequence[Row]],
+    changes: Sequence["Change"],
+    looks: Mapping[str, Mapping[str, Any]],
+) -> None:
+    for rows in algorithms:
         if own := sorted(rows, key=lambda row: row.size):
-            axes.plot([row.size for row in own], [row.busbw / 1e9 for row in own], **_look(index))
+            axes.plot([row.size for row in own], [row.busbw / 1e9 for row in own], **looks[own[0].algorithm])
     axes.set_xscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
     for change in changes:

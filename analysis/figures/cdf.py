@@ -5,7 +5,6 @@ collectives than were measured, a thin line shows all of its predictions. With o
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +20,11 @@ from analysis.statistics.number_words import all_words
 MAX_PANELS = 8
 """Panels in one figure; further ones get further figures."""
 
-_NOTE = 75  # characters in a line of the note
 _QUANTILES = 200  # points drawn of a longer series, whose single steps would be too small to see
 _COLUMNS = 2
 _WIDE = 4  # panels whose longest times differ by a larger factor have time axes of their own
 _MAX_CURVES = 10  # that one panel has
+_MARKED = 0.15  # of a panel's diagonal, between two markers of a predicted curve
 
 Floats = npt.NDArray[np.float64]
 Curve = tuple[PointRows, ...]
@@ -77,9 +76,7 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
     left_out = _slowest(drawn, styles)
     if left_out:
         drawn = [panel._replace(curves=_without(panel.curves, left_out)) for panel in drawn]
-        note = "\n".join(
-            filter(None, [note, fill(f"left out, as slower: {', '.join(left_out)}; the data have all", _NOTE)])
-        )
+        note = "\n".join(filter(None, [note, f"left out, as slower: {', '.join(left_out)}; the data have all"]))
     unit = typical_unit(longest)
     columns = min(_COLUMNS, len(drawn))
     height = (2.5 if len(drawn) <= columns else 2.2) * -(-len(drawn) // columns) + 0.9
@@ -217,6 +214,9 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, ModeStyle], longest_s: 
     has_measured = any(point.engine == "emulation" for point in panel.points)
     for name, curve in panel.curves.items():
         look, measured = line(styles[name]), next((point for point in curve if point.engine == "emulation"), None)
+        if not has_measured and name not in MODE_STYLES:  # colours of values are alike in grey
+            first = _MARKED * list(panel.curves).index(name) / len(panel.curves)
+            look |= marker(styles[name], measured=False) | line(styles[name]) | {"markevery": (first, _MARKED)}
         for point in curve:
             if point.engine == "model" and (measured is None or len(point.rows) > len(measured.rows)):
                 thin = {"linewidth": 0.9, "alpha": 0.75, "zorder": 1} if has_measured else {}
@@ -239,9 +239,13 @@ def _line(axes: Axes, times: Floats, look: dict[str, Any]) -> None:
 def _handles(drawn: Sequence[Panel], styles: Mapping[str, ModeStyle]) -> list[Line2D]:
     shown = [point for panel in drawn for point in panel.points]
     engines = {point.engine for point in shown}
-    present = [style for name, style in styles.items() if any(name in panel.curves for panel in drawn)]
-    looks = [(marker(style, measured=True) if "emulation" in engines else {}) | line(style) for style in present]
-    return [Line2D([], [], label=style.label, **look) for style, look in zip(present, looks, strict=True)]
+    present = {name: style for name, style in styles.items() if any(name in panel.curves for panel in drawn)}
+    looks = [
+        (marker(style, measured="emulation" in engines) if "emulation" in engines or name not in MODE_STYLES else {})
+        | line(style)
+        for name, style in present.items()
+    ]
+    return [Line2D([], [], label=style.label, **look) for style, look in zip(present.values(), looks, strict=True)]
 
 
 def _engines_in_words(drawn: Sequence[Panel]) -> str:

@@ -193,7 +193,7 @@ class Collective:
     @property
     def title(self) -> str:
         """The mode and the completion time in words."""
-        time = f"{self.completion_s * 1e3:,.4g} ms{'' if self.measured else ' (predicted)'}"
+        time = f"{self.completion_s * 1e3:,.4g} ms ({'measured' if self.measured else 'predicted'})"
         return f"{MODE_STYLES[self.mode].label}: {time}"
 
     @property

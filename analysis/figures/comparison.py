@@ -39,7 +39,6 @@ _WIDE = 8.0  # ratio of the highest to the lowest time above which their axis is
 _TICK_WIDTH = 24  # the most characters in a line of a tick's label
 _LEAST_ROOM = 9  # characters between ticks for labels that are not turned
 _CHARACTER, _BESIDE = 0.085, 0.6  # inches of a character of a tick's label, and of what is beside the axis
-_NOTE_WIDTH = 75  # characters in a line of the note
 _LABEL_WIDTH = 21  # characters of a line of the y label of gains
 _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 _MAX_COLUMNS = 4  # facets side by side; further ones are below
@@ -388,10 +387,10 @@ def _note(
     intervals = [(one.mode, one.summary.mean_s, one.gain) for one in estimates]
     if any(each and not each.why and each.low < each.high for _, *both in intervals for each in both):
         lines.append("whiskers: 95 % interval" + "; of a gain, from pairs of the same collectives" * has_gains)
-    lines += [fill(f"no whiskers: {why}", _NOTE_WIDTH) for why in reasons(intervals)]
+    lines += [f"no whiskers: {why}" for why in reasons(intervals)]
     over = baseline_of(estimates)
     lines += [f"no gains: no time differs from that of {over}"] * (over is not None and not has_gains)
-    return "\n".join([*lines, *([fill(rounds_note(group), _NOTE_WIDTH)] if has_rounds(group) else [])])
+    return "\n".join([*lines, *([rounds_note(group)] if has_rounds(group) else [])])
 
 
 def has_rounds(group: FigureGroup) -> bool:

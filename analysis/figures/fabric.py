@@ -8,7 +8,7 @@ others thin lines. In the physical grain leaves and spines are inside the circle
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +20,39 @@ from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective_detail import Collective
-from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
+from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, legible_pt, panels
 from analysis.figures.style import BANDWIDTH, INK, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import spines
 from topologies.fabric.ports import DirectedPort, links_in_grain
 
 Floats = npt.NDArray[np.float64]
+
+
+class _Names(NamedTuple):
+    """The size of the names of nodes in points, whether those of GPUs are inside of their circles, or else beside them
+    if there is room, the room that they take then on each side of the picture, in its units, and how many points a unit
+    has."""
+
+    size_pt: float
+    is_inside: bool
+    has_room: bool
+    aside: float
+    unit_pt: float
+
+
 Positions = Mapping[str, tuple[float, float]]
 Link = LogicalLink | DirectedPort
 
 _WIDTH = 4.8  # inches of a panel
-_MOST_ROWS = 4  # panels below each other; more are in two columns
+_TALL = 1.4  # ratio of a page's height to its width: panels below each other that are higher are in two columns
+_NAME_PT, _WIDE_PT = 6.0, 0.68  # size of a node's name, and the width of a character of it, at size 1
+_MOST_INSIDE = 6  # characters of a name in a node; a longer one is below it
 _BETWEEN = 1.1  # from a site to the centre if sites are connected directly, twice that with transit routers
 _APART = 0.36  # the least distance between neighbours on a circle
 NODE = 0.15  # the radius of a node
+_BOX: Mapping[str, Any] = {"boxstyle": "square,pad=0.25", "facecolor": "white", "edgecolor": INK, "linewidth": 0.9}
+_EDGE = 0.27  # from the centre of a node to the edge of the picture
 _BENDS = (0.09, 0.2, 0.32, -0.2, 0.45, -0.32, 0.6)  # tried offsets of a control point to the right, / length
 _MAX_LINKS = 600  # with more unused links within sites, these are not drawn
 _MANY = 24  # with more WAN links, unused ones are drawn fainter
@@ -50,16 +68,16 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     first = collectives[0]
     fabric, label = first.configuration.fabric, first.configuration.label
     placed = positions(fabric)
-    across, upward = (np.ptp([point[axis] for point in placed.values()]) + 0.54 for axis in (0, 1))
-    columns = 1 if len(collectives) <= _MOST_ROWS else 2
-    height = _WIDTH * upward / across + 0.35
     kinds = {link.kind == "wan" for link in links_in_grain(fabric).all}  # two sites of one GPU have no other links
     scales = {is_wan: _scale(fabric, first.rates_bps, is_wan=is_wan) for is_wan in (True, False) if is_wan in kinds}
     curves = Curves(fabric, placed)
-    with canvas(_WIDTH * columns + 0.2, -(-len(collectives) // columns) * height + 0.8 + 0.5 * len(scales)) as figure:
+    spans = [float(np.ptp([point[axis] for point in placed.values()])) + 2 * _EDGE for axis in (0, 1)]
+    width, height, columns = _size(len(collectives), spans[1] / spans[0], 0.8 + 0.5 * len(scales))
+    with canvas(width, height) as figure:
         grid = panels(figure, len(collectives), columns=columns)
+        names = _names(curves, legible_pt(figure, _NAME_PT), spans[0])
         for axes, one in zip(grid, collectives, strict=True):
-            _draw(axes, one, curves, scales, _WIDTH * 72 / across)
+            _draw(axes, one, curves, scales, names)
         for is_wan, scale in scales.items():
             words = "WAN link" if is_wan else "link within a site"
             colour_bar(figure, grid, scale, f"available bandwidth of a {words} (Gbit/s)", is_below=True)
@@ -71,7 +89,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         explain(
             figure,
             f"Thick: links that the collective uses, in the direction of the arrow. Thin: {thin}.\n"
-            f"Circles: GPUs. Squares: border routers. {'Diamonds: transit routers. ' * bool(fabric.wan.routers)}"
+            f"Circles: GPUs. Boxes: border routers. {'Diamonds: transit routers. ' * bool(fabric.wan.routers)}"
             f"{'Triangles: leaves (up) and spines (down). ' if is_physical else ''}"
             f"Numbers: Gbit/s of WAN links in use."
             f"{' (#2): the second link between the same two.' * any(link.number > 1 for link in _wan_links(fabric))}"
@@ -80,6 +98,26 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     whose = f"each mode's {used}" if len(collectives) > 1 else f"the {used} of {first.mode}"
     caption = f"The fabric under the conditions of {first.words}, of {label}, with {whose}."
     return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
+
+
+def _size(count: int, tall: float, beside: float) -> tuple[float, float, int]:
+    """Return the width and height (inches) of a figure with so many panels, of this ratio of height to width, and its
+    columns; `beside` is the height of what is below the panels."""
+    of_panel = _WIDTH * tall + 0.35
+    below_each_other = count * of_panel + beside
+    columns = 1 if count == 1 or below_each_other <= _TALL * (_WIDTH + 0.2) else 2
+    return _WIDTH * columns + 0.2, -(-count // columns) * of_panel + beside, columns
+
+
+def _names(curves: "Curves", size_pt: float, across: float) -> "_Names":
+    """Return where names of nodes have room at this size in a picture that is so many units wide without them."""
+    unit_pt = _WIDTH * 72 / across
+    gpus = [gpu.name for gpu in curves.fabric.gpus]
+    is_inside = _WIDE_PT * size_pt * max(map(len, gpus)) + 1 <= 2 * NODE * unit_pt
+    has_room = is_inside or _APART * unit_pt >= 1.1 * size_pt
+    aside = 0.0 if is_inside or not has_room else (_WIDE_PT * size_pt * max(map(len, gpus))) / unit_pt
+    unit_pt = _WIDTH * 72 / (across + 2 * aside)
+    return _Names(size_pt=size_pt, is_inside=is_inside, has_room=has_room, aside=aside, unit_pt=unit_pt)
 
 
 def down_note(collectives: Sequence[Collective]) -> str:
@@ -197,8 +235,15 @@ class Curves:
         return float(np.min(np.hypot(*(along[:, None, :] - others[None, :, :]).transpose(2, 0, 1)), initial=9.0))
 
 
-def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, ScalarMappable], unit_pt: float) -> None:
-    """Draw a panel; a unit of the picture's coordinates is `unit_pt` points (1/72 inch)."""
+def _draw(
+    axes: Axes,
+    one: Collective,
+    curves: Curves,
+    scales: Mapping[bool, ScalarMappable],
+    names: _Names,
+) -> None:
+    """Draw a panel."""
+    unit_pt = names.unit_pt
     links, placed = links_in_grain(curves.fabric).all, curves.placed
     used = sorted({index for flow in one.flows for index in flow.links})
     colours = [scales[link.kind == "wan"].to_rgba(one.rates_bps[link.index] / 1e9) for link in links]
@@ -219,12 +264,12 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, Sca
     axes.add_collection(LineCollection(failing, **FAILING))
     down = [curves.points(links[index], np.linspace(0, 1, 25)) for index in shown_down]
     axes.add_collection(LineCollection(down, **DOWN))
-    _nodes(axes, curves, small)
-    _write_on_links(axes, one, used, curves, unit_pt)
+    _nodes(axes, curves, small, names)
+    _write_on_links(axes, one, used, curves, names)
     axes.set_aspect("equal")
     across, upward = zip(*placed.values(), strict=True)
-    axes.set_xlim(min(across) - 0.27, max(across) + 0.27)
-    axes.set_ylim(min(upward) - 0.27, max(upward) + 0.27)
+    axes.set_xlim(min(across) - _EDGE - names.aside, max(across) + _EDGE + names.aside)
+    axes.set_ylim(min(upward) - _EDGE, max(upward) + _EDGE)
     axes.set_axis_off()
     axes.grid(False)
     for artist in axes.get_children():
@@ -250,7 +295,7 @@ def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=thick, zorder=3))
 
 
-def _write_on_links(axes: Axes, one: Collective, used: Sequence[int], curves: Curves, unit_pt: float) -> None:
+def _write_on_links(axes: Axes, one: Collective, used: Sequence[int], curves: Curves, names: _Names) -> None:
     """Write on each WAN link its rate if it is in use, that it is down, and its number among parallel ones: on its
     curve, or next to it where that is full."""
     taken = [(*point, NODE, NODE) for point in curves.placed.values()]
@@ -260,7 +305,8 @@ def _write_on_links(axes: Axes, one: Collective, used: Sequence[int], curves: Cu
         if not text:
             continue
         # With a character's room between neighbours, whose numbers would be read as one.
-        half = (0.5 * 0.62 * 7 * (len(text) + 1) / unit_pt, 0.5 * 8.5 / unit_pt)
+        size, unit_pt = max(7.0, names.size_pt), names.unit_pt
+        half = (0.5 * 0.62 * size * (len(text) + 1) / unit_pt, 0.5 * 1.2 * size / unit_pt)
         shares = np.array([0.5, 0.36, 0.64, 0.28, 0.72, 0.2, 0.8])
         along = curves.points(link, shares)
         (x, y), (to_x, to_y) = curves.placed[link.src], curves.placed[link.dst]
@@ -270,7 +316,7 @@ def _write_on_links(axes: Axes, one: Collective, used: Sequence[int], curves: Cu
         best = min(spots, key=lambda spot: overlap(spot, half, taken, others))
         taken.append((float(best[0]), float(best[1]), *half))
         words = axes.text(
-            float(best[0]), float(best[1]), text, fontsize=7, ha="center", va="center", color=INK, zorder=6
+            float(best[0]), float(best[1]), text, fontsize=size, ha="center", va="center", color=INK, zorder=6
         )
         words.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
 
@@ -302,7 +348,8 @@ def overlap(
     return penalty
 
 
-def _nodes(axes: Axes, curves: Curves, small: float) -> None:
+def _nodes(axes: Axes, curves: Curves, small: float, names: _Names) -> None:
+    """Draw the nodes with their names, where these have room."""
     fabric, placed = curves.fabric, curves.placed
     inner = (("leaf", "^", 190), ("spine", "v", 190)) if fabric.spec.grain == "physical" else ()
     kinds = [
@@ -310,15 +357,52 @@ def _nodes(axes: Axes, curves: Curves, small: float) -> None:
         (list(fabric.border_routers), "s", 270),
         *((_of_kind(fabric, kind), mark, size) for kind, mark, size in (("transit", "D", 210), *inner)),
     ]
-    for names, marker, size in kinds:
-        if names:
-            x, y = zip(*(placed[name] for name in names), strict=True)
-            look: dict[str, Any] = {"color": "white", "edgecolor": INK, "linewidth": 0.9 * small, "zorder": 4}
-            axes.scatter(x, y, s=size * small**2, marker=marker, **look)
-        for name in names if small > 0.4 else ():
-            words = axes.text(*placed[name], name, ha="center", va="center", fontsize=6 * small, color=INK, zorder=5)
-            if marker in "^v":  # the name is wider than the triangle, whose sides and links would cross it
-                words.set_path_effects([withStroke(linewidth=2 * small, foreground="white")])
+    centres = _centres(fabric, placed)
+    for of_kind, marker, size in kinds:
+        look: dict[str, Any] = {"color": "white", "edgecolor": INK, "linewidth": 0.9 * small, "zorder": 4}
+        longest = max((len(name) for name in of_kind if len(name) <= _MOST_INSIDE), default=0)
+        # A box of this width and height fits in a diamond whose diagonal is their sum.
+        diagonal_pt = _WIDE_PT * names.size_pt * longest + names.size_pt if names.has_room else 0.0
+        area = max(size * small**2, diagonal_pt**2 / 2 if marker == "D" else 0.0)
+        area *= (names.size_pt / _NAME_PT) ** 2 if marker in "^v" else 1.0
+        if of_kind and not (marker == "s" and names.has_room):  # else their names have boxes
+            x, y = zip(*(placed[name] for name in of_kind), strict=True)
+            axes.scatter(x, y, s=area, marker=marker, **look)
+        for name in of_kind if names.has_room else ():
+            at, where = placed[name], dict[str, Any](ha="center", va="center")
+            if marker == "D" and len(name) > _MOST_INSIDE:
+                at, where = (
+                    (at[0], at[1] - (0.5 * math.sqrt(2 * area) + 1) / names.unit_pt),
+                    {"ha": "center", "va": "top"},
+                )
+            elif marker == "o" and not names.is_inside:
+                at, where = _outward(at, centres[name])
+            words = axes.text(*at, name, fontsize=names.size_pt, color=INK, zorder=5, **where)
+            if marker == "s":
+                words.set_bbox(dict(_BOX))
+            elif marker in "^v" or where["va"] != "center" or where["ha"] != "center":
+                # The name is wider than its triangle, or beside its node: links would cross it.
+                words.set_path_effects([withStroke(linewidth=2, foreground="white")])
+
+
+def _centres(fabric: Fabric, placed: Positions) -> dict[str, Floats]:
+    """Return the centre of the site of each GPU."""
+    found = {}
+    for gpu in fabric.gpus:
+        routers = [name for name, site in zip(fabric.border_routers, fabric.br_sites, strict=True) if site == gpu.site]
+        here = [*(one.name for one in fabric.gpus if one.site == gpu.site), *routers]
+        found[gpu.name] = np.mean([placed[name] for name in here], axis=0)
+    return found
+
+
+def _outward(at: tuple[float, float], centre: Floats) -> tuple[tuple[float, float], dict[str, Any]]:
+    """Return the place of a GPU's name outside of its site's circle, and how the name is aligned there."""
+    away = np.array(at) - centre
+    away = away / max(float(np.hypot(*away)), 1e-9)
+    x, y = np.array(at) + 1.1 * NODE * away
+    across = "center" if abs(away[0]) < 0.35 else "left" if away[0] > 0 else "right"
+    upward = "center" if abs(away[1]) < 0.35 else "bottom" if away[1] > 0 else "top"
+    return (float(x), float(y)), {"ha": across, "va": upward}
 
 
 def _of_kind(fabric: Fabric, kind: str) -> list[str]:

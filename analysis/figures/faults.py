@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain, heading
 from analysis.figures.run_points import configurations_of
 from analysis.figures.style import FAINT, INK, MODE_STYLES, place_of, time_unit, typical_unit
 from analysis.results.reader import Run
@@ -40,21 +40,22 @@ def picture(name: str, run: Run) -> Picture | None:
     parts = [_draw_times] * has_times + [_draw_costs] * has_costs
     if not parts:
         return None
-    with canvas(3.4 + 5 * len(parts), 1.7 + 0.26 * len(shown)) as figure:
-        grid = figure.subplots(1, len(parts), sharey=True, squeeze=False)[0]
+    with canvas(5.6, 0.9 + (0.8 + 0.26 * len(shown)) * len(parts)) as figure:
+        grid = figure.subplots(len(parts), 1, squeeze=False)[:, 0]
         for axes, draw in zip(grid, parts, strict=True):
             draw(axes, shown)
             axes.grid(True, axis="x")
         names, settings = _short_names(shown), _words_of_settings(run)
         records = [*shown.itertuples(index=False)]
         labels = [f"{settings.get(row.setting, '')}{names[_words(row)]}, {row.mode}" for row in records]
-        grid[0].set_yticks(range(len(shown)), labels, fontsize=7.5)
-        grid[0].set_ylim(len(shown) - 0.5, -0.5)
+        for axes in grid:
+            axes.set_yticks(range(len(shown)), labels)
+            axes.set_ylim(len(shown) - 0.5, -0.5)
         lost, again = int(rows.collectives_lost.sum()), int(rows.bytes_again.sum())
         more = f"; the first {len(shown)} are shown" if len(rows) > len(shown) else ""
         sent = "sent again, those of failed attempts included" if lost else "retransmitted"
         told = f"{_counted(rows)}: {lost} collectives lost, {again:,} bytes {sent}{more}"
-        figure.suptitle(told, fontsize=8.5)
+        heading(figure, told)
         explain(figure, "\n".join(f"{name}: {words}" for words, name in names.items()))
         what = ["time from each fault to its detection and to the recovery from it"] * has_times
         of_rounds = " the rounds (the report has its cost to each job)" if _has_jobs(rows) else ""
@@ -131,7 +132,7 @@ def _draw_times(axes: Axes, shown: pd.DataFrame) -> None:
     axes.set_xscale("log")
     unit_s, unit = typical_unit([time_s for time_s in times_s if time_s > _MIN_S] or times_s)
     _label_decades(axes, times_s, unit_s)
-    axes.set_xlabel(f"time since the fault ({unit}): detected (open), recovered (filled)")
+    axes.set_xlabel(f"time since the fault ({unit}):\ndetected (open), recovered (filled)")
 
 
 def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:

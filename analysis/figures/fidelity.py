@@ -37,8 +37,8 @@ def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
     if summary is None:
         return None
     measured = _measured(points)
-    with canvas(8.4, 4.3) as figure:
-        left, right = figure.subplots(1, 2)
+    with canvas(5.6, 6.2) as figure:  # for a column of a paper, where panels side by side would have tiny labels
+        left, right = figure.subplots(2, 1)
         longest_s = max(float(point.completion_s.max()) for point in measured)
         shortest_s = min(float(point.predicted_s.min()) for point in measured)
         scale, unit = time_unit(longest_s)

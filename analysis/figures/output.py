@@ -40,6 +40,7 @@ _LEGEND_PT, _NOTE_PT, _EXPLAINED_PT, _HEADING_PT = 7.5, 6.25, 7.5, 9.0
 _HEADING_ROWS, _HEADING_ROW = 2, 0.15  # lines of a title for which figures have room, and inches of each further one
 _COLUMN, _PAGE = 3.3, 7.2  # inches of a column of a paper, and of a page
 _LEGIBLE_PT = 5.0
+_SHORT = 8.0  # ratio of the ends of a logarithmic axis below which 1, 2, 5 may label it at one or two places
 _OF_NUMBER = re.compile(r"(?<=\d) (?=[A-Za-zµ%])|(?<=\w) (?=[\d.]+(?:,|$))")
 """The blank between a number and its unit, or between a key and its number."""
 _SURELY_FREE = 0.5  # of a column's width: a shorter title has room
@@ -120,6 +121,7 @@ def canvas(width: float, height: float) -> Iterator[Figure]:
         figure = _Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
+        _enlarge_texts(figure)
         _wrap_titles(figure)
 
 
@@ -155,6 +157,25 @@ def legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> None:
     look: dict[str, Any] = {"fontsize": size_pt, "title": note or None, "title_fontsize": note_pt}
     look |= {"handles": handles, "ncols": -(-len(handles) // max(1, rows)), "loc": "outside lower center"}
     figure.legend(**look | ({"labels": labels} if labels else {}))  # Matplotlib takes no empty list of labels
+
+
+def add_note(figure: Figure, sentence: str) -> None:
+    """Add a sentence to what a drawn figure says below its panels, unless it says it already."""
+    below = figure.legends[0].get_title() if figure.legends else None
+    told = figure.get_supxlabel() if below is None else below.get_text()
+    if sentence in told.replace("\n", " "):
+        return
+    with mpl.rc_context(dict(SETTINGS)):
+        if below is None:
+            figure.supxlabel("")
+            explain(figure, f"{told}\n{sentence}".strip())
+            return
+        size_pt = legible_pt(figure, _NOTE_PT)
+        lines = _wrapped(sentence, figure, per_inch=18 * _NOTE_PT / size_pt)
+        more = (lines.count("\n") + 1) * _NOTE_LINE * size_pt / _NOTE_PT
+        figure.set_figheight(figure.get_figheight() + more)
+        figure.legends[0].set_title(f"{told}\n{lines}".strip())
+        figure.legends[0].get_title().set_fontsize(size_pt)
 
 
 def legible_pt(figure: Figure, size_pt: float) -> float:
@@ -197,9 +218,22 @@ def balanced(text: str, room: int) -> str:
 
 
 def _wrapped(text: str, figure: Figure, *, per_inch: float) -> str:
-    """Wrap each line of a text to the width of the figure, at `per_inch` characters per inch."""
+    """Wrap each line of a text to the width of the figure, at `per_inch` characters per inch, to about equal parts."""
     room = int(per_inch * figure.get_figwidth())
-    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, room, break_on_hyphens=False))
+    return "\n".join(balanced(line, room) for line in text.splitlines())
+
+
+def _enlarge_texts(figure: Figure) -> None:
+    """Enlarge all texts that would not be legible where a paper has the figure."""
+    least_pt = legible_pt(figure, 0.0)
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            sizes_pt = [float(label.get_fontsize()) for label in axis.get_ticklabels()]
+            if sizes_pt and min(sizes_pt) < least_pt:
+                axis.set_tick_params(labelsize=least_pt)  # also of ticks that a later layout makes
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and float(text.get_fontsize()) < least_pt:
+            text.set_fontsize(least_pt)
 
 
 def _wrap_titles(figure: Figure) -> None:
@@ -265,12 +299,15 @@ def colour_bar(
 
 
 def log_ticks(axis: Axis) -> None:
-    """Label a logarithmic axis with plain numbers: 1, 2, 5, 10, 20 and so on, or powers of ten below 0.01.
+    """Label a logarithmic axis with plain numbers: 1, 2, 5, 10, 20 and so on, all digits of a short one, or powers of
+    ten below 0.01.
 
     The data must have been drawn before. Labels below 0.01 are long: a decade has no room for three of them.
     """
-    is_small = axis.get_data_interval()[0] < 0.01
-    axis.set_major_locator(LogLocator() if is_small else LogLocator(subs=(1.0, 2.0, 5.0)))
+    least, most = axis.get_data_interval()
+    is_small, is_short = least < 0.01, most < _SHORT * least
+    digits = range(1, 10) if is_short else (1, 2, 5)
+    axis.set_major_locator(LogLocator() if is_small else LogLocator(subs=digits))
     axis.set_major_formatter(_power_of_ten if is_small else "{x:,.10g}")
     axis.set_minor_formatter(NullFormatter())
 

@@ -24,7 +24,7 @@ from analysis.figures.comparison import (
     row_of,
     subject_of,
 )
-from analysis.figures.output import Picture, balanced, canvas, csv_text, heading, log_ticks
+from analysis.figures.output import Picture, balanced, canvas, csv_text, explain, heading, log_ticks
 from analysis.figures.run_points import Configuration, FigureGroup, Points
 from analysis.figures.style import INK, marker, typical_unit
 from analysis.statistics.contests import is_rivalry
@@ -33,7 +33,7 @@ from analysis.statistics.number_words import fixed
 
 _INCHES = 3.3  # a column of a paper
 _LABEL_WIDTH = 25  # the most characters in a line of a row's label
-_NOTE_WIDTH, _TITLE_WIDTH = 58, 32  # characters in a line below all panels, and of a panel's title
+_TITLE_WIDTH = 32  # characters in a line of a panel's title
 _ROW, _LINE, _PANEL = 0.19, 0.11, 0.5  # inches of a row, of a further line of its label, and of the rest of a panel
 _MAX_ROWS = 48  # in one figure; further panels get further figures
 _WIDE = 8.0  # ratio of the longest to the shortest time above which their axis is logarithmic
@@ -103,9 +103,8 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
     is_log = any(max(panel.means_s) > _WIDE * min(panel.means_s) for panel in all_panels)
     is_shared = max(means_s) <= _WIDE * min(means_s)
     inches = [_PANEL + sum(_ROW + _LINE * row.label.count("\n") for row in panel.rows) for panel in all_panels]
-    about_rounds = fill(rounds_note(group), _NOTE_WIDTH).count("\n") + has_rounds(group)
     ends_s = [panel.end_s for panel in all_panels]
-    with canvas(_INCHES, 1.0 + _LINE * about_rounds + sum(inches)) as figure:
+    with canvas(_INCHES, 1.0 + sum(inches)) as figure:
         grid = figure.subplots(len(all_panels), 1, squeeze=False, sharex=is_shared, height_ratios=inches)[:, 0]
         for axes, panel in zip(grid, all_panels, strict=True):
             _draw(axes, panel, group, unit_s, over, is_log=is_log)
@@ -116,10 +115,7 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
         grid[-1].set_xlabel(mean, fontsize=8)
         subject = [subject_of(comparisons[0], group)] if len(comparisons) == 1 else []
         heading(figure, "\n".join([group.title, *subject]))
-        notes = "\n".join(
-            fill(line, _NOTE_WIDTH) for line in [*_notes(comparisons, estimates, over), rounds_note(group)] if line
-        )
-        figure.supxlabel(notes, fontsize=7, color=INK)
+        explain(figure, "\n".join(filter(None, [*_notes(comparisons, estimates, over), rounds_note(group)])))
     order = ", fastest first" if all(panel.is_ranked for panel in all_panels) else ""
     against = f", for each {group.x_label}" if len(group.lines) > 1 and len(group.ticks) > 1 else ""
     caption = f"Mean completion time{f' and gain over {over}' if over else ''}{order}{against}: {group.title}."

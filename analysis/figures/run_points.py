@@ -147,6 +147,7 @@ MAX_LINES = 7
 _TABLES = ("class", "fault")
 _FEW = 2  # jobs of a name that are named one by one
 _WAN_DELAY = re.compile(r"WAN (links of )?[\d.]+ (µs|ms|s)\b")
+_RATE = re.compile(r"(?P<where>wan|intra) rate (?P<rate>[\d.,-]+ [A-Za-z]*bit/s)")
 _KNOWLEDGE, _AGED = "control.knowledge", re.compile(r"stale (?P<count>\d+)|stale (?P<time>.* ?s)")
 _KEPT = "te.every"  # a number of collectives, or a time in seconds
 
@@ -297,7 +298,8 @@ class Configuration:
         told = self.label.split(", ")
         delays = _delays_words([self]) if len(self.value("fabric.gpus")) > 1 else ""
         wan = [f"WAN links of {delays}"] if delays and not {delays, f"WAN {delays}"} & {*told} else []
-        return ", ".join(_with_wan_rate([*told, *wan], untold([self.rates], told)))
+        given, told_otherwise = _given_rates(told)
+        return ", ".join(_with_wan_rate([*told_otherwise, *wan], [*untold([self.rates], told), *given]))
 
     @property
     def conditions(self) -> ConditionsSpec:
@@ -641,7 +643,8 @@ class FigureGroup:
         shared = [*jobs, *(text for text in first.further if all(text in one.further for one in self.configurations))]
         told = [*shared, *(value.words for value in first.at)]
         rates = untold([one.rates for one in self.configurations], told)
-        return ", ".join([*_with_wan_rate(titled, rates), *shared])
+        given, shared = _given_rates(shared)
+        return ", ".join([*_with_wan_rate(titled, [*rates, *given]), *shared])
 
     def _titled(self, key: str) -> str:
         """Return the value of a key that all configurations share, in words; "" if it need not be mentioned."""
@@ -664,6 +667,19 @@ class FigureGroup:
             with_wan = [one for one in self.configurations if len(one.value("fabric.gpus")) > 1]
             known[key] = f"WAN links of {_delays_words(with_wan)}"
         return known.get(key, f"{self.key_words(key)} {text}")
+
+
+def _given_rates(parts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the rates that parts of a label tell by their keys, "wan rate 25 Gbit/s", as titles tell drawn ones, "WAN
+    25 Gbit/s", and the other parts."""
+    rates, others = list[str](), list[str]()
+    for part in parts:
+        given = _RATE.fullmatch(part)
+        if given is None:
+            others.append(part)
+        else:
+            rates.append(f"WAN {given['rate']}" if given["where"] == "wan" else f"{given['rate']} within sites")
+    return rates, others
 
 
 def _with_wan_rate(parts: Sequence[str], rates: Sequence[str]) -> list[str]:

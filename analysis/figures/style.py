@@ -100,10 +100,11 @@ def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, 
     """
     styles = {}
     for index, name in enumerate(names):
-        (colour, marker), (_, hatch, _) = _LINES[index % len(_LINES)], _CYCLE[index % len(_CYCLE)]
-        times = index // len(_LINES)
+        times, of_colour = divmod(index, len(_LINES))
+        colour, hatch = _LINES[of_colour][0], _CYCLE[index % len(_CYCLE)][1]
+        marker = _LINES[(index + times) % len(_LINES)][1]
         colour = to_hex(BANDWIDTH(index / max(1, len(names) - 1))) if ordered else colour
-        line = _DASHES[(index % 2 + 2 * times) % len(_DASHES)]
+        line = _DASHES[(index + times) % len(_DASHES)]  # as in grey colours of neighbours are alike
         width, hatch = 3.6 - 2.1 * index / max(1, len(names) - 1), hatch * (1 + index // len(_CYCLE))
         styles[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=width)
     return styles

@@ -27,9 +27,19 @@ class SweptAxis(NamedTuple):
         if self.is_log:
             axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-        chosen = _apart(self, inches) if self.is_numeric else range(len(self.x))
+        chosen = self.readable(inches) if self.is_numeric else range(len(self.x))
         written = self.ticks or self.labels
         axes.set_xticks([self.x[index] for index in chosen], [written[index] for index in chosen])
+
+    def readable(self, inches: float) -> list[int]:
+        """Return the indices of the values whose labels do not overlap on an axis that is so wide, from the left."""
+        scaled = [math.log(x) for x in self.x] if self.is_log else self.x
+        character = (max(scaled) - min(scaled)) / (_PER_INCH * inches)
+        chosen, written = list[int](), self.ticks or self.labels
+        for index in sorted(range(len(scaled)), key=scaled.__getitem__):
+            if not chosen or scaled[index] - scaled[chosen[-1]] >= character * len(written[index]):
+                chosen.append(index)
+        return chosen
 
 
 def swept_axis(labels: Sequence[str], numbers: Sequence[float | None]) -> SweptAxis:
@@ -45,14 +55,3 @@ def swept_axis(labels: Sequence[str], numbers: Sequence[float | None]) -> SweptA
         known = [float(sorted(known).index(number)) for number in known]
     is_log = least > 0 and most > _APART * least
     return SweptAxis(tuple(known), tuple(labels), is_numeric=True, is_log=is_log)
-
-
-def _apart(axis: SweptAxis, inches: float) -> list[int]:
-    """Return the indices of the values whose labels do not overlap, from the left."""
-    scaled = [math.log(x) for x in axis.x] if axis.is_log else axis.x
-    character = (max(scaled) - min(scaled)) / (_PER_INCH * inches)
-    chosen, written = list[int](), axis.ticks or axis.labels
-    for index in sorted(range(len(scaled)), key=scaled.__getitem__):
-        if not chosen or scaled[index] - scaled[chosen[-1]] >= character * len(written[index]):
-            chosen.append(index)
-    return chosen

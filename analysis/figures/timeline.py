@@ -17,14 +17,16 @@ from matplotlib.textpath import TextPath
 
 from analysis.figures import perfetto
 from analysis.figures.collective_detail import AFTER, MAX_ROWS, Collective, lanes
-from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain, heading
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain, heading, legible_pt
 from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, darker, time_unit
 
+_NUMBER_PT = 6.0  # size of the number on a bar
 _WIDE = 0.016  # length of a bar with room for one digit, as a share of the longest time
 _TOUCHING = 0.05  # a transfer may overlap its predecessor by this share of its length and still share its lane
 _NARROW = 0.006  # length of a bar that a white edge would cover, on the same scale
 _LOW = 0.15  # height of a bar that a white edge would cover, in rows
 _THIN = 0.02  # length of a bar whose outline would cover it: neighbours have one outline together
+_ASIDE, _OUTSIDE = 0.003, 0.04  # from a small bar to its outline, on that scale, and in rows
 _CROSSING = "#EEEEEE"  # rows that cross the WAN: lighter than any part of a bar, also in grey
 _UNFILLED = 0.4  # of white, over the part of a bar that is not filled
 _MAX_MODES = 4
@@ -161,10 +163,40 @@ def outlines(boxes: Sequence[_Box], *, thin: float) -> list[_Box]:
     return found
 
 
+def around(boxes: Sequence[_Box], *, thin: float, aside: float) -> list[list[tuple[float, float]]]:
+    """Return the corners of the outlines of these bars. Bars in lanes that are lower than `_LOW` have one with those
+    beside them in the next lane; outlines of small bars are a little outside of them, so that their shade is seen."""
+    groups: list[list[_Box]] = []
+    for left, right, top, bottom in sorted(outlines(boxes, thin=thin), key=lambda one: (one[2], one[0])):
+        outside = aside if right - left < thin else 0.0
+        box = left - outside, right + outside, top, bottom
+        is_low = bottom - top < _LOW
+        over = (one for one in groups if is_low and abs(one[-1][3] - top) < 1e-6 and one[-1][3] - one[-1][2] < _LOW)
+        beside = next((one for one in over if one[-1][0] <= right and left <= one[-1][1]), None)
+        if beside is None:
+            groups.append([box])
+        else:
+            beside.append(box)
+    return [_hull(group) for group in groups]
+
+
+def _hull(group: Sequence[_Box]) -> list[tuple[float, float]]:
+    """Return the corners around bars of lanes below each other: down their left ends and up their right ones."""
+    if len(group) == 1 and group[0][3] - group[0][2] >= _LOW:
+        return _corners(group[0])
+    left = [(one[0], y) for one in group for y in one[2:]]
+    right = [(one[1], y) for one in reversed(group) for y in (one[3], one[2])]
+    top, bottom = group[0][2] - _OUTSIDE, group[-1][3] + _OUTSIDE
+    left[0], left[-1] = (left[0][0], top), (left[-1][0], bottom)
+    right[0], right[-1] = (right[0][0], bottom), (right[-1][0], top)
+    return left + right
+
+
 def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
     """Draw a mode's panel; return whether bars have numbers."""
     scale, unit = time_unit(longest_s)
     slowest = min(flow.rate_bps for flow in one.flows)
+    larger = legible_pt(axes.figure.figure, _NUMBER_PT) / _NUMBER_PT
     ranks = len(one.configuration.fabric.gpus)
     bars: list[list[tuple[float, float]]] = []
     colours: list[str] = []
@@ -195,7 +227,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
                 empty.append([(x, top), (end, top), (end, top + unfilled), (x, top + unfilled)])
             if timed.is_critical:
                 critical.append((left, left + width, top, top + height))
-            has_room = width * scale / longest_s > _WIDE * len(str(timed.block)) and height > 0.3
+            has_room = width * scale / longest_s > _WIDE * larger * len(str(timed.block)) and height > 0.3 * larger
             if has_room and timed.block >= 0:
                 numbers.setdefault(timed.block, []).append((left + width / 2, top + height / 2))
         weight = "bold" if flow.rate_bps == slowest else "normal"
@@ -204,10 +236,10 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
     # One artist for all bars: an artist for each would take most of the time in which a run's figures are drawn.
     axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors=edges, linewidths=0.4, zorder=1))
     axes.add_collection(PolyCollection(empty, facecolors="white", alpha=_UNFILLED, linewidths=0, zorder=1.2))
-    outlined = [_corners(box) for box in outlines(critical, thin=_THIN * longest_s / scale)]
+    outlined = around(critical, thin=_THIN * longest_s / scale, aside=_ASIDE * longest_s / scale)
     axes.add_collection(PolyCollection(outlined, facecolors="none", edgecolors=CRITICAL, linewidths=1.1, zorder=1.5))
     for block, centres in numbers.items():
-        _write(axes, block, centres, "white" if one.spans else block_colour(block, ranks))
+        _write(axes, block, centres, "white" if one.spans else block_colour(block, ranks), larger * _NUMBER_PT)
     axes.axvline(one.completion_s / scale, color=INK, linewidth=0.9, linestyle=(0, (3, 2)))
     for at_s in {*one.failing.values()}:
         axes.axvline(at_s / scale, color=INK, linewidth=1.1, linestyle=":")
@@ -242,11 +274,11 @@ def _draw_costs(axes: Axes, one: Collective, longest_s: float, count: int) -> No
     axes.set_title(f"critical path by link ({unit}){part}", fontsize=7.5)
 
 
-def _write(axes: Axes, number: int, centres: Sequence[tuple[float, float]], colour: str) -> None:
+def _write(axes: Axes, number: int, centres: Sequence[tuple[float, float]], colour: str, size_pt: float) -> None:
     """Write a block's number in the middle of its bars in black or white; one marker artist draws it in all of them."""
     red, green, blue = to_rgb(colour)
     ink = INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
-    shape = _number_shape(number)
+    shape = _number_shape(number, size_pt)
     size = 2 * float(np.abs(shape.vertices).max())  # Matplotlib scales a marker's shape to its size
     x, y = zip(*centres, strict=True)
     (line,) = axes.plot(x, y, linestyle="none", marker=shape, markersize=size, color=ink, markeredgewidth=0)
@@ -254,9 +286,9 @@ def _write(axes: Axes, number: int, centres: Sequence[tuple[float, float]], colo
 
 
 @cache
-def _number_shape(number: int) -> Path:
+def _number_shape(number: int, size_pt: float) -> Path:
     """Return the outline of a number in points, centred on the origin."""
-    text = TextPath((0, 0), str(number), size=6)
+    text = TextPath((0, 0), str(number), size=size_pt)
     box = text.get_extents()
     middle = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
     return Path(np.asarray(text.vertices) - middle, text.codes)

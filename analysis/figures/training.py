@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective_detail import Collective, TimedTransfer
-from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks
+from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, legible_pt, log_ticks
 from analysis.figures.run_points import Configuration, Points, labelled
 from analysis.figures.style import INK, MODE_STYLES, time_unit
 from analysis.statistics.contests import shared_words
@@ -41,6 +41,7 @@ _DELAY, _RATE, _PIPELINE, _KIND = "conditions.wan_delay", "conditions.wan_rate",
 _WORK = {"F": ("forward", "#8FC1E3"), "B": ("backward", "#2C5F8A"), "W": ("of weights", "#F5D04C")}
 _ARROW, _GRADIENTS = "#C2185B", "#8A8A8A"
 _MAX_BARS = 3000  # in a panel
+_NUMBER_PT = 5.5  # size of the number of a micro-batch
 _MAX_NUMBERS = 400  # with more bars the numbers of micro-batches are left out
 _MAX_PANELS = 12
 _MAX_INCHES = 15.0
@@ -159,12 +160,13 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
         corners.append([(left, top), (right, top), (right, bottom), (left, bottom)])
     colours = [_WORK[bar.work[0]][1] for bar in bars]
     axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.4))
+    size_pt = legible_pt(axes.figure.figure, _NUMBER_PT)
     if len(bars) <= _MAX_NUMBERS:
         for bar in bars:
             x = (bar.start_s + bar.end_s) / 2 / scale
             ink = "white" if bar.work[0] == "B" else INK
-            if bar.end_s - bar.start_s > 0.0055 * longest_s * len(bar.work[1:]):
-                look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 5.5, "color": ink, "zorder": 4}
+            if bar.end_s - bar.start_s > 0.001 * size_pt * longest_s * len(bar.work[1:]):
+                look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size_pt, "color": ink, "zorder": 4}
                 words = axes.text(x, bar.row, bar.work[1:], **look)
                 words.set_path_effects([withStroke(linewidth=1.5, foreground=_WORK[bar.work[0]][1])])  # over arrows
     transfers = [timed for timed in one.transfers if timed.transfer in training.transfers]

@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective_detail import Collective
 from analysis.figures.fabric import DOWN, FAILING, down_note, failing_note, overlap
-from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
+from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, legible_pt, panels
 from analysis.figures.style import FAINT, INK, UTILISATION
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
@@ -137,6 +137,7 @@ def _nodes(axes: Axes, fabric: Fabric, placed: Mapping[str, tuple[float, float]]
         axes.scatter(*placed[name], s=70 if is_site else 16, marker="s" if is_site else "o", color=INK, zorder=4)
         text = titles[name] + (f" (site {', '.join(map(str, sites[name]))})" if is_site else "")
         size, gap = (8, 0.06) if is_site else (6.5, 0.03)
+        size = legible_pt(axes.figure.figure, size)
         half = (0.5 * 0.56 * size * len(text) / 72, 0.6 * size / 72)
         sides = [(0, -1), (0, 1), (1, 0), (-1, 0), (1, -1), (-1, -1), (1, 1), (-1, 1)]
         if not is_site:

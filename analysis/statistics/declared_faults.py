@@ -97,7 +97,7 @@ def until_end_sentence(tables: Iterable[Iterable[Mapping[str, Any]] | None]) -> 
     those that last for a time, until the end of the collective within which they end; "" if there are none."""
     parts = [one.what for faults in tables for one in declared(faults) if one.lasts_s is not None and one.is_modelled]
     which = list_first([*dict.fromkeys(parts)], _MOST, "; ")
-    return f"Where {which} ends within a collective, the timing model has it to the end of that." if parts else ""
+    return f"If it ends within a collective, the timing model has {which} to the end of that one." if parts else ""
 
 
 def _missing(fault: DeclaredFault) -> str:

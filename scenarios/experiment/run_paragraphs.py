@@ -51,6 +51,7 @@ from scenarios.experiment.point_results import (
     transfer_fields,
 )
 from scenarios.experiment.results_table import bounds_of, common_of, share, table_of
+from scenarios.experiment.ring_notes import slower_ring_sentence
 from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.trace_times import trace_time
@@ -60,7 +61,6 @@ from topologies.fabric.fabric import build_fabric
 from topologies.units import format_delay
 
 _MOST_MISSED = 4  # promises that are named
-_LITTLE = 1e-3  # a gain that is told to be negative is below that
 _TIMES = 2  # from which on a share is told as a multiple
 _NOTICED_S, _NOTICED_SHARE = 0.1, 0.01  # of all collectives' time: connections that take longer to open are told
 
@@ -110,30 +110,6 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         predicted,
     ]
     return " ".join(filter(None, said))
-
-
-def slower_ring_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return which modes choose rings and take longer than base although they know the rates of each collective, and
-    why that may be; "" if none does."""
-    slower, objectives = dict[str, None](), dict[str, None]()
-    for result in results:
-        config, base_s = result.config, {point.mode: point.summary.mean_s.value for point in result.points}.get("base")
-        is_fresh = config.collective.reembed_every == 1 and not config.control.counted
-        if base_s is None or not is_fresh or not config.workload.is_ring:
-            continue
-        for point in result.points:
-            mode = config.mode(point.mode)
-            is_sure = point.gain is not None and point.gain.value < -_LITTLE and not point.gain.high > 0
-            if mode.reembeds and mode.function is None and mode.knowledge.kind == "oracle" and is_sure:
-                slower[point.mode], objectives[mode.ring or config.collective.ring] = None, None
-    if not slower:
-        return ""
-    takes = "takes" if len(slower) == 1 else "take"
-    return (
-        f"{list_all([*slower])} {takes} longer than base although the rates are known: the ring of least "
-        f"{list_all([*objectives])} (collective.ring) need not be the fastest, and of several that are equal in it one "
-        "with a slow GPU at the WAN may be taken; run.referees compares it with the best ring."
-    )
 
 
 def _budgets(results: Sequence[ConfigResult]) -> str:

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -74,6 +75,10 @@ def test_the_report_and_the_captions_tell_what_predicted_times_are_without(tmp_p
     if captioned:
         assert {"run.svg", "run-cdf.svg", "run-over-time.svg"} <= {*captioned}, captioned
         assert "run-fidelity.svg" not in captioned
+    # A PNG has no caption: the figure has to say it.
+    for name in captioned:
+        texts = ET.parse(folder / "figures" / name).getroot().iter("{http://www.w3.org/2000/svg}text")
+        assert words in " ".join(" ".join("".join(text.itertext()).split()) for text in texts), name
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from matplotlib.text import Text
 
 from analysis.figures.output import canvas
+from scenarios.api import plot
 from tests.analysis.test_figure_labels import figures_of
 from tests.fakes.stored import write_run
 
@@ -51,3 +52,17 @@ def test_no_title_of_a_runs_figures_is_cut_off(scenario, overrides, emulated, tm
     folder = write_run(tmp_path / "run", scenario=scenario, overrides=overrides, modelled=60, emulated=emulated)
     for figure in figures_of(folder):
         assert_readable(figure)
+
+
+@pytest.mark.parametrize("kind", ["comparison", "timeline"])
+def test_given_and_drawn_rates_are_told_in_the_same_words(tmp_path, kind):
+    for number, (given, told) in enumerate(
+        [
+            ({"conditions.wan_rate": "25 Gbit/s"}, ("WAN", "25 Gbit/s", "20-200 Gbit/s within sites")),
+            ({"conditions.intra_rate": "100 Gbit/s"}, ("WAN", "10-100 Gbit/s", "100 Gbit/s within sites")),
+        ]
+    ):
+        overrides = {"run.modes": ["base"], "conditions.wan_delay": "7 ms", "fabric.gpus": 4} | given
+        run = write_run(tmp_path / str(number), overrides=overrides, modelled=5, engines=("model",))
+        title = " ".join(plot(run, kind).get_suptitle().split())
+        assert all(words in title for words in told) and " rate " not in title, title

@@ -354,7 +354,7 @@ def test_algorithms_of_the_same_bandwidth_are_all_seen_also_in_grey():
     lines = [line for line in busbw.picture("AllReduce", rows).figure.axes[0].lines if len(line.get_xdata()) == 2]
     sizes = [line.get_markersize() for line in lines]
     assert sizes == sorted(sizes, reverse=True) and len({*sizes}) == 8
-    assert {line.get_markerfacecolor() for line in lines} == {"none"}
+    assert {line.get_markerfacecolor() for line in lines} == {"white"}
     dashes = [str(line._dash_pattern) for line in lines]
     assert all(one != other for one, other in itertools.pairwise(dashes))
 

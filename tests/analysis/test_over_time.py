@@ -449,7 +449,7 @@ def test_a_collective_that_was_run_again_is_said_to_have_the_time_of_the_attempt
         draw("out", collective=collective)
         timeline = re.sub("<[^>]*>|\\s+", " ", Path("out", "figures", "run-timeline.svg").read_text())
         assert ("the one that succeeded is drawn" in re.sub(" +", " ", timeline)) == is_said
-    title = faults.picture("run", open_run("out")).figure.get_suptitle()
+    title = " ".join(faults.picture("run", open_run("out")).figure.get_suptitle().split())
     assert title == "1 fault in 2 modes: 2 collectives lost, 18 bytes sent again, those of failed attempts included"
     page = report.write("out").read_text()
     assert said in page and "Killed agents: recovered when new ones had started" in page

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.path import Path
 
 from analysis.figures import fabric, timeline, wan_map
 from analysis.figures.__main__ import tasks_of
@@ -169,3 +170,17 @@ def test_the_time_before_a_fault_counts_for_the_link_and_only_the_rest_for_what_
         (link,) = (one for one in links_in_grain(configuration.fabric).all if one.name == "s0b0>s1b0")
         sent_bits = wan_map.utilisation(one)[link.index] * one.rates_bps[link.index] * 0.056
         assert sent_bits == pytest.approx(64e6 * (1.25 if after else 7), rel=1e-3)
+
+
+def test_the_outline_of_small_bars_leaves_their_shade():
+    """Pieces of blocks overlap on the WAN: a line around each of their low bars would cover all of them."""
+    pieces = [(at, at + 40.0, 0.05 * at, 0.05 * at + 0.05) for at in map(float, range(12))]
+    (staircase,) = timeline.around(pieces, thin=5.0, aside=1.0)
+    outline = Path([*staircase, staircase[0]])
+    centres = [((left + right) / 2, (top + bottom) / 2) for left, right, top, bottom in pieces]
+    assert outline.contains_points(centres).all()
+    assert not outline.contains_points([(0.5, 0.5), (45.0, 0.05)]).any()  # beside its two ends
+    (narrow,) = timeline.around([(10.0, 11.0, 0.0, 0.8)], thin=5.0, aside=1.0)
+    assert {x for x, _ in narrow} == {9.0, 12.0}
+    wide = (0.0, 40.0, 0.0, 0.8)
+    assert timeline.around([wide], thin=5.0, aside=1.0) == [[(0.0, 0.0), (40.0, 0.0), (40.0, 0.8), (0.0, 0.8)]]

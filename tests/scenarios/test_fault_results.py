@@ -547,8 +547,10 @@ def test_times_of_faults_that_overlap_are_counted_together():
 def test_the_answer_tells_that_the_model_has_a_fault_to_the_end_of_a_collective(tmp_path):
     (tmp_path / "struck.toml").write_text(RUN + STAYS + 'for = "400 ms"\n')
     found = answer(tmp_path / "out", "struck.toml", "--engine", "model", report=True)
-    said = "Where agent 1 slow 10x ends within a collective, the timing model has it to the end of that."
-    assert said in found["answer"]
+    assert (
+        "If it ends within a collective, the timing model has agent 1 slow 10x to the end of that one."
+        in found["answer"]
+    )
     stored = open_run(tmp_path / "out").faults
     (configuration,) = configurations_of(open_run(tmp_path / "out"))
     for row in stored.itertuples():

@@ -16,14 +16,8 @@ from tests.fakes.commands import run
 from tests.scenarios.test_key_ends import LONG, REFUSED, configuration
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
-UNTOLD = {
-    "collective.count",
-    "collective.emulated",
-    "collective.budget",
-    "run.search",
-    "run.machines",
-    "program.deadline",
-}
+UNTOLD = {"collective.count", "collective.emulated", "collective.budget", "program.deadline"}
+UNTOLD |= {"run.search", "run.machines"}
 UNTOLD |= {f"program.{name}" for name in ("sample", "memory", "processes", "output", "files", "capture")}
 """Keys of a run's length and limits, which change no time that a label stands beside."""
 
