@@ -44,12 +44,12 @@ from topologies.fabric.fabric import (
     MAX_GPUS_PER_SITE,
     MAX_HASH_SEED,
     MAX_PIECES,
+    MAX_SITES,
     MAX_SWITCHES_PER_TIER,
     ROUTINGS,
     TE_OBJECTIVES,
     even_split,
 )
-from topologies.fabric.machines import MAX_MACHINES
 from topologies.fabric.maps import ALLOWED, read_wan, write_wan
 from topologies.fabric.wan import MAX_PATHS
 from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
@@ -367,7 +367,7 @@ KEYS: Mapping[str, Key] = {
         Key("run.search", "search", _SEARCH, "Time to search for each best schedule, by the solver's own clock."),
         Key("run.seed", "seed", whole(0, MAX_SEED), "Seed of all random numbers."),
         Key("run.clock", "clock", one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
-        Key("run.machines", "machines", whole(1, MAX_MACHINES), "VMs among which the emulation divides the sites."),
+        Key("run.machines", "machines", whole(1, MAX_SITES), "VMs among which the emulation divides the sites."),
         Key("run.rate_scale", "scale", _SCALE, "Factor for rates and chunks on the wall clock."),
         Key("transport.line_rate", "line_rate", TRUTH, "Whether flows start at line rate, not in slow start."),
         Key("transport.congestion_control", "congestion_control", _CONTROL, "TCP's congestion control."),

@@ -72,7 +72,7 @@ CONTEXTS = {
         "run.modes": ["probing"],
     },
     "admission.recovery": TRANSFER,
-    "run.machines": {"fabric.gpus": [1] * 16},
+    "run.machines": {"fabric.gpus": [1] * 10},
 }
 REFUSED = {("admission.recovery", "1 ns"): r"1 ns is less than TCP may need .*; allowed: 2\d0 ms or more"}
 """Ends that no scenario can have, as the least value depends on the fabric, with the refusals that tell it."""
