@@ -260,7 +260,10 @@ def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], st
 
 
 def _with_room(request: Request, engine: Emulation, configs: Sequence[Scenario]) -> Emulation:
-    """Return the engine with as many parallel VMs as fit in memory; raises CannotRunError if --jobs is higher."""
+    """Return the engine with as many parallel points as have a core for each of their VMs, unless --jobs is given, and
+    fit in memory; raises CannotRunError if --jobs is higher than that."""
+    machines = max(config.run.machines for config in configs)
+    engine = engine if request.jobs_given else Emulation(jobs=max(1, engine.jobs // machines))
     jobs = at_a_time(configs, engine.jobs)
     if jobs == min(engine.jobs, sum(len(config.run.modes) for config in configs)):
         return engine
