@@ -421,7 +421,7 @@ def test_faults_are_named_once_and_modes_have_the_order_of_all_figures(testbeds)
     words = "fault a: link s0b0-s1b0 down in collective 2\nfault b: agent 3 slow 4x in collective 2"
     assert figure.get_supxlabel() == words
     *_, notes = picture_of()
-    assert "link s0b0-s1b0 down in collective 2 cost base 100.000 ms, wan 100.000 ms, joint 100.000 ms." in notes
+    assert "link s0b0-s1b0 down in collective 2 cost base 100 ms, wan 100 ms, joint 100 ms." in notes
     page = report.write("out").read_text()
     table = page[page.index("<h2>Faults</h2>") :]
     modes = re.findall(r"<td[^>]*>(base|wan|joint)</td>", table[: table.index("</table>")])
