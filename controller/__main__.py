@@ -15,6 +15,7 @@ from controller.api.protocol import MAX_TOKEN
 from controller.api.server import SocketTakenError
 from controller.config import COUNTS, DeclarationError, default_socket, fabric_of, sentence
 from topologies.command_line import CommandParser
+from topologies.fabric.fabric import Fabric
 from topologies.fabric.wan import WAN_PRESETS
 
 _FAILED = 0  # written to the socket of signal numbers; no signal has this number
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     try:
         fabric = fabric_of(options.fabric, {n: getattr(options, n) for n in COUNTS if getattr(options, n) is not None})
-        token = _read_token(options.token)
+        token, elsewhere = _read_token(options.token), _elsewhere(options.elsewhere, fabric)
     except DeclarationError as error:
         return _fail(2, str(error))
     stopped, stop = _signals()
@@ -38,8 +39,7 @@ def main(arguments: list[str]) -> int:
         path = options.socket or default_socket()
         if _is_listened_on(options.port):  # the framework would only log the error, and no switch could connect
             raise SocketTakenError(f"port {options.port} cannot be listened on: it is in use")
-        of_app = {"fabric": fabric, "socket_path": path, "token": token}
-        of_app["elsewhere"] = frozenset(options.elsewhere.split(",")) if options.elsewhere else frozenset()
+        of_app = {"fabric": fabric, "socket_path": path, "token": token, "elsewhere": elsewhere}
         threads = compat.start("controller.app", port=options.port, host=options.listen, **of_app)
     except (SocketTakenError, ValueError) as error:
         return _fail(1, sentence(error))
@@ -76,7 +76,12 @@ def _parser() -> CommandParser:
     add("--socket", type=Path, metavar="PATH", help="Unix socket for requests (by default one per user)")
     add("--port", type=_port, default=6653, metavar="N", help="TCP port for switches (default 6653)")
     add("--listen", default=compat.LOOPBACK, metavar="ADDRESS", help="address of that port (default loopback)")
-    add("--elsewhere", metavar="NAMES", help="switches of the fabric that have another controller, as s1l0,s1p0")
+    add(
+        "--elsewhere",
+        default="",
+        metavar="NAMES",
+        help="switches of the fabric that have another controller, as s1l0,s1p0",
+    )
     add("--token", type=Path, metavar="FILE", help="file with the token that every request must carry")
     return parser
 
@@ -85,6 +90,14 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a TCP port; allowed: 1 to 65535")
     return int(text)
+
+
+def _elsewhere(names: str, fabric: Fabric) -> frozenset[str]:
+    """Return the switches that have another controller; raises DeclarationError for one that the fabric has not."""
+    found = frozenset(filter(None, names.split(",")))
+    if unknown := sorted(found - {switch.name for switch in fabric.switches}):
+        raise DeclarationError(f"--elsewhere {unknown[0]}: the fabric has no such switch")
+    return found
 
 
 def _read_token(path: Path | None) -> str | None:
