@@ -373,6 +373,12 @@ RULES = (
         ("program",),
     ),
     Rule(
+        ("run.machines",),
+        "a prompt (--cli) has one VM",
+        lambda config: config.program.is_run or not config.program.is_given,
+        ("program", "run"),
+    ),
+    Rule(
         ("run.search",),
         "run.referees does not list schedule",
         lambda config: "schedule" in config.run.referees,

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scenarios import api
 from scenarios.engines.emulation import emulated, links_between_machines, memory_bytes
 from scenarios.spec import ScenarioError
+from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import to_json
 from scenarios.testbed import launch
 from tests.conftest import PROJECT
@@ -112,6 +113,12 @@ def test_a_machine_that_is_killed_ends_the_point_with_one_sentence(tmp_path: Pat
 def test_what_one_machine_alone_can_do_is_refused(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ScenarioError, match=sentence):
         api.scenario("paper", values)
+
+
+def test_a_prompt_has_one_machine_and_says_so() -> None:
+    asked = load_scenario("paper", [Override("run.machines", 2, "--set run.machines")], at_prompt=True)
+    assert asked.run.machines == 1
+    assert any("unused: a prompt (--cli) has one VM" in note for note in asked.notes)
 
 
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=5), st.data())
