@@ -42,7 +42,7 @@ class Peers:
         run_program(["ip", "-batch", "-"], "".join(line + "\n" for line in lines))
         for other in others:
             made = self._accepted(other) if self.number == 0 else self._connected()
-            made.settimeout(_TIMEOUT_S)
+            made.settimeout(None)  # a collective may take longer; if a machine fails, the others are ended
             self._files.append(self._stack.enter_context(made.makefile("rw")))
             self._stack.enter_context(made)
         return self
