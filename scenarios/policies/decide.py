@@ -155,8 +155,8 @@ class Chooser:
         A mode that does not re-embed keeps ranks in order. Otherwise the placement is chosen for the best paths if the
         mode re-routes, else for the fixed paths or those over which the fabric's routing spreads each pair. For a ring
         it is the best one (`best_rings`). For any other schedule it is the placement of least predicted time found by
-        descent (`best_placements`), where each rank stays in its site and the root is rank 0. Raises NoPathError if
-        no ring joins all sites, ValueError if there is no other placement.
+        descent (`best_placements`), where each rank stays in its site and the root is rank 0. Raises NoPathError if no
+        ring joins all sites, and ValueError if another schedule has no placement.
         """
         if not self.mode.reembeds:
             return np.tile(self.in_order, (len(rates_bps), 1))

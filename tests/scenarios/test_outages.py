@@ -104,7 +104,7 @@ def test_how_far_a_mode_without_a_path_comes_does_not_depend_on_the_batches(scen
 
 
 def test_each_mode_without_a_path_has_its_own_reason_beside_others():
-    """Of three sites that links join in a ring, one fails: no ring is left, which is no reason of ranks in order."""
+    """Three links join three sites, and one fails. No ring is left; `base`, which chooses none, lacks a path."""
     fault = {"at": "collective 2", "what": "link s0b0-s1b0 down"}
     sets = {"fabric.gpus": [2, 2, 2], "fabric.border_routers": 1, "run.modes": ["base", "ccl"], "fault": [fault]}
     sets |= {"collective.count": 6, "collective.reembed_every": 1}

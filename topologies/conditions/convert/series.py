@@ -227,7 +227,7 @@ def _without_choice(links: Iterable[str]) -> Iterator[str]:
     between = [tuple(end[1] for end in pair if end) for pair in ends]
     if len({*chain.from_iterable(between)}) > 2 and len({*between}) == len(between) and all(map(all, ends)):
         routers = "if cities pass on traffic, make them routers of fabric.wan, with a link from each site to its own"
-        routers += ", which the trace needs rows for, too (a rate that is no limit, and the delay in conditions.links)"
+        routers += ", which the trace needs rows for, too (a rate above all others; conditions.links has their delays)"
         yield f"no two sites have more than one path here, so re-routing has nothing to choose: {routers}"
 
 
