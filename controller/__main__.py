@@ -6,9 +6,11 @@ from controller import compat  # isort: skip  (before any module that uses socke
 
 import argparse
 import logging
+import math
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from controller.api.protocol import MAX_TOKEN
@@ -17,6 +19,7 @@ from controller.config import COUNTS, DeclarationError, default_socket, fabric_o
 from topologies.command_line import CommandParser
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.wan import WAN_PRESETS
+from topologies.linux import make_timers_exact
 
 _FAILED = 0  # written to the socket of signal numbers; no signal has this number
 _POLL_S = 0.01
@@ -34,6 +37,8 @@ def main(arguments: list[str]) -> int:
         token, elsewhere = _read_token(options.token), _elsewhere(options.elsewhere, fabric)
     except DeclarationError as error:
         return _fail(2, str(error))
+    if any(elsewhere.values()):
+        make_timers_exact()  # of the threads to come, which wait for these times
     stopped, stop = _signals()
     try:
         path = options.socket or default_socket()
@@ -80,7 +85,7 @@ def _parser() -> CommandParser:
         "--elsewhere",
         default="",
         metavar="NAMES",
-        help="switches of the fabric that have another controller, as s1l0,s1p0",
+        help="switches of the fabric that have another controller, as s1l0,s1p0; with =SECONDS to their answers",
     )
     add("--token", type=Path, metavar="FILE", help="file with the token that every request must carry")
     return parser
@@ -92,11 +97,21 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _elsewhere(names: str, fabric: Fabric) -> frozenset[str]:
-    """Return the switches that have another controller; raises DeclarationError for one that the fabric has not."""
-    found = frozenset(filter(None, names.split(",")))
-    if unknown := sorted(found - {switch.name for switch in fabric.switches}):
-        raise DeclarationError(f"--elsewhere {unknown[0]}: the fabric has no such switch")
+def _elsewhere(names: str, fabric: Fabric) -> Mapping[str, float]:
+    """Return the switches that have another controller, and after how many seconds they confirm its messages; raises
+    DeclarationError for one that the fabric has not, and for what is no time."""
+    parts = [name.partition("=") for name in names.split(",") if name]
+    known = {switch.name for switch in fabric.switches}
+    found = dict[str, float]()
+    for name, _, after in parts:
+        if name not in known:
+            raise DeclarationError(f"--elsewhere {name}: the fabric has no such switch")
+        try:
+            found[name] = float(after or 0)
+        except ValueError:
+            found[name] = -1.0
+        if not 0 <= found[name] < math.inf:
+            raise DeclarationError(f"--elsewhere {name}={after}: allowed: a time in seconds, 0 or more")
     return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from controller.api import protocol
@@ -55,7 +56,7 @@ class RouteApp(App):
         fabric: Fabric | None = None,
         socket_path: Path | None = None,
         token: str | None = None,
-        elsewhere: frozenset[str] = frozenset(),
+        elsewhere: Mapping[str, float] = MappingProxyType({}),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -64,7 +65,7 @@ class RouteApp(App):
         if fabric.spec.routing == "te":
             import_module("scipy.optimize")  # takes a second, by which the first request would be late
         self._token, self._fabric, self._elsewhere = token, fabric, elsewhere
-        self._switches, self._link_state = Switches(fabric.switches), LinkState(fabric)
+        self._switches, self._link_state = Switches(fabric.switches, elsewhere), LinkState(fabric)
         self._forwarding = Forwarding(fabric, self._switches)
         self._request: RouteRequest | None = None  # the last one served
         self._limits: Limits = []  # the last limits of tunnels

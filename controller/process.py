@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from controller.api.client import Controller
 from controller.api.protocol import write_spec
@@ -22,14 +23,20 @@ class ControllerProcess:
 
     `folder`, which is made private to its owner, holds the socket, the declared fabric and the run's token. `listen`
     is the address at which the controller listens for switches, loopback by default. The switches `elsewhere` have
-    another controller.
+    another controller, and confirm what that one sends them after these times, s.
     """
 
     def __init__(
-        self, fabric: FabricSpec, folder: Path, *, listen: str | None = None, elsewhere: Sequence[str] = ()
+        self,
+        fabric: FabricSpec,
+        folder: Path,
+        *,
+        listen: str | None = None,
+        elsewhere: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._listen = [] if listen is None else [f"--listen={listen}"]
-        self._listen += [f"--elsewhere={','.join(elsewhere)}"] if elsewhere else []
+        named = ",".join(f"{name}={after_s}" for name, after_s in elsewhere.items())
+        self._listen += [f"--elsewhere={named}"] if elsewhere else []
         self.socket, self._spec, self._token_file = (
             folder / name for name in ("controller.sock", "fabric.json", "token")
         )

@@ -197,12 +197,16 @@ class Communicator:
         self._command_all("abort")
         self._exchange(None)  # an agent takes no new connection before it has ended the old ones
         addresses = [gpu.ip for gpu in self._gpus]
-        for rank in self._ranks:  # one after the other, so that the order of connecting is fixed
-            program = of_ranks[rank]
-            segments = self._segments(program)
-            arguments = {"program": program.as_json(), "addresses": addresses, "segments": segments}
-            self._send_command(rank, "connect", epoch=self.epoch, rto_min_s=rto_min_s, **arguments)
-            self._answers("connect", [rank])
+        # One after the other, also on several machines, so that the order and the time of connecting are fixed.
+        for turn, ranks in enumerate(self._exchange(self._ranks)):
+            if turn:
+                self._exchange(None)
+            for rank in (rank for rank in ranks if rank in self._controls):
+                program = of_ranks[rank]
+                segments = self._segments(program)
+                arguments = {"program": program.as_json(), "addresses": addresses, "segments": segments}
+                self._send_command(rank, "connect", epoch=self.epoch, rto_min_s=rto_min_s, **arguments)
+                self._answers("connect", [rank])
         for rank in self._ranks:
             self._send_command(rank, "accept", epoch=self.epoch)
         self._answers("accept", self._ranks)

@@ -12,8 +12,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from hosts.agent.clock import now_ns, sleep_until
 from topologies.fabric.fabric import Fabric
@@ -119,61 +120,92 @@ def throughput_bps(fabric: Fabric, host_pids: Sequence[int]) -> float:
 
 def probe(
     fabric: Fabric,
-    host_pids: Sequence[int],
+    host_pids: Mapping[int, int],
     probes: Sequence[tuple[int, int, int]],
     *,
     size_bytes: int,
     sets_buffers: bool = False,
     warms: bool = False,
+    exchange: Callable[[Any], Sequence[Any]] = lambda value: [value],
+    clock_ns: Callable[[], int] = now_ns,
 ) -> list[tuple[int, int]]:
-    """Send probes; return when each one was sent and when it had arrived, in ns of CLOCK_MONOTONIC.
+    """Send probes; return when each one was sent and when it had arrived, in ns of `clock_ns` (CLOCK_MONOTONIC).
 
     A probe is (source rank, destination rank, TCP source port); the port determines its path. All connections are
     opened at once, in two round trips. Then each probe, a message of `size_bytes`, is sent after the answer to the
     previous one has arrived, so that probes do not compete. `sets_buffers`: receivers have room for a whole probe,
     whatever the hosts' settings are; otherwise these must give it. `warms`: each probe follows a message of its size
-    that is not timed, after which a connection that has begun in slow start can send a whole one. Raises OSError.
+    that is not timed, after which a connection that has begun in slow start can send a whole one. `host_pids` are by
+    rank; of a fabric that machines share, those of this machine, and `exchange` returns the values of all machines,
+    each of which calls this alike. Raises OSError.
     """
     times = []
+    senders = [(number, *ends) for number, ends in enumerate(probes) if ends[0] in host_pids]
+    receivers = [(number, *ends) for number, ends in enumerate(probes) if ends[1] in host_pids]
     with ExitStack() as stack:
         listeners = {}
-        for dst in dict.fromkeys(dst for _, dst, _ in probes):
+        for dst in dict.fromkeys(dst for _, _, dst, _ in receivers):
             with inside(host_pids[dst]):
                 listener = socket.create_server((fabric.gpus[dst].ip, PROBE_PORT), backlog=len(probes))
             if sets_buffers:
                 listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 * size_bytes)
             listeners[dst] = stack.enter_context(listener)
-        out = [stack.enter_context(_prober(fabric, host_pids[src], src, port, size_bytes)) for src, _, port in probes]
-        for connection, (_, dst, _) in zip(out, probes, strict=True):
-            connection.connect_ex((fabric.gpus[dst].ip, PROBE_PORT))  # EINPROGRESS
+        exchange(None)  # all listen now
+        out = {
+            number: stack.enter_context(_prober(fabric, host_pids[src], src, port, size_bytes))
+            for number, src, _, port in senders
+        }
+        for number, _, dst, _ in senders:
+            out[number].connect_ex((fabric.gpus[dst].ip, PROBE_PORT))  # EINPROGRESS
         accepted_from: dict[tuple[int, str, int], socket.socket] = {}
-        for dst in (dst for _, dst, _ in probes):  # one connection for each probe
+        for _, _, dst, _ in receivers:  # one connection for each probe
             if not select.select([listeners[dst]], [], [], _CONNECT_S)[0]:
                 raise OSError(f"GPU {dst} was not reached by a probe within {_CONNECT_S} s")
             accepted, (address, port) = listeners[dst].accept()
             accepted_from[dst, address, port] = stack.enter_context(_blocking(accepted))
             accepted.send(b"\0")  # announces the receive window: a handshake can announce at most 64 kB
-        for connection, (src, dst, _) in zip(out, probes, strict=True):
-            _answer(_blocking(connection), src, dst)
-        for connection, (src, dst, port) in zip(out, probes, strict=True):
-            receiver, data = accepted_from[dst, fabric.gpus[src].ip, port], bytearray(size_bytes + 1)
-            for is_timed in (False, True) if warms else (True,):
-                sent_ns = now_ns()
-                # The extra byte, a packet of its own, arrives when the shaper (HTB) has charged the message.
-                sent = connection.send(memoryview(data)[:size_bytes], _MSG_EOR) + connection.send(b"\0")
-                if sent != len(data) or receiver.recv_into(data, 0, socket.MSG_WAITALL) != len(data):
-                    raise OSError(f"a probe from GPU {src} to GPU {dst} did not arrive whole within {_PROBE_S} s")
-                if is_timed:
-                    times.append((sent_ns, now_ns()))
-                receiver.send(b"\0")
-                _answer(connection, src, dst)
+        for number, src, dst, _ in senders:
+            _answer(_blocking(out[number]), f"GPU {src} to GPU {dst}")
+        for number, (src, dst, port) in enumerate(probes):
+            sender, receiver = out.get(number), accepted_from.get((dst, fabric.gpus[src].ip, port))
+            exchange(None)  # the answer to the previous one has arrived
+            for _ in range(2 if warms else 1):
+                sent_ns, arrived_ns = _one_probe(sender, receiver, f"GPU {src} to GPU {dst}", size_bytes, clock_ns)
+            of_sender, of_receiver = zip(*exchange([sent_ns, arrived_ns]), strict=True)
+            times.append((max(of_sender), max(of_receiver)))
     return times
 
 
-def _answer(connection: socket.socket, src: int, dst: int) -> None:
+def _one_probe(
+    sender: socket.socket | None,
+    receiver: socket.socket | None,
+    ends: str,
+    size_bytes: int,
+    clock_ns: Callable[[], int],
+) -> tuple[int, int]:
+    """Send a probe from the sender, if it is here, and receive it at the receiver, if that is here; return when it was
+    sent and had arrived, 0 for what another machine knows. Raises OSError."""
+    data, sent_ns, arrived_ns = bytearray(size_bytes + 1), 0, 0
+    lost = OSError(f"a probe from {ends} did not arrive whole within {_PROBE_S} s")
+    if sender is not None:
+        sent_ns = clock_ns()
+        # The extra byte, a packet of its own, arrives when the shaper (HTB) has charged the message.
+        if sender.send(memoryview(data)[:size_bytes], _MSG_EOR) + sender.send(b"\0") != len(data):
+            raise lost
+    if receiver is not None:
+        if receiver.recv_into(data, 0, socket.MSG_WAITALL) != len(data):
+            raise lost
+        arrived_ns = clock_ns()
+        receiver.send(b"\0")
+    if sender is not None:
+        _answer(sender, ends)
+    return sent_ns, arrived_ns
+
+
+def _answer(connection: socket.socket, ends: str) -> None:
     """Wait for the answer to a probe, one byte; raises OSError if the connection ends."""
     if not connection.recv(1):
-        raise OSError(f"GPU {dst} did not answer a probe from GPU {src}")
+        raise OSError(f"a probe from {ends} was not answered")
 
 
 def _prober(fabric: Fabric, host_pid: int, src: int, port: int, size_bytes: int) -> socket.socket:

@@ -110,7 +110,8 @@ class Forwarding:
         return {(r.src, r.dst, r.port): r.path for r in self.routes if r.port is not None and r.path >= 0}
 
     def _send(self, stages: Iterable[Stage], *, settle_s: float = 0.0) -> None:
-        sent = [tuple(message for message in stage if message.switch in self.ready) for stage in stages]
+        known = self.ready | self._switches.elsewhere.keys()
+        sent = [tuple(message for message in stage if message.switch in known) for stage in stages]
         self._switches.send([stage for stage in sent if stage], deadline_s=DEADLINE_S, settle_s=settle_s)
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from types import MappingProxyType
 from typing import Any
 
 from controller.compat import has_hung_up, hub
@@ -39,13 +40,15 @@ class SwitchError(RuntimeError):
 
 
 class Switches:
-    """The connections of a fabric's switches.
+    """The connections of a fabric's switches, without those that have another controller: those `elsewhere` confirm
+    what that one sends them after these times, s, for which `send` waits as for the others.
 
     The app's thread reports events by `connected`, `disconnected`, `confirmed`, `counted` and `refused`. `send` and
     `port_bytes` block another thread until the switches have answered; only one of these calls may run at a time.
     """
 
-    def __init__(self, switches: Iterable[Switch]) -> None:
+    def __init__(self, switches: Iterable[Switch], elsewhere: Mapping[str, float] = MappingProxyType({})) -> None:
+        self.elsewhere = elsewhere
         self.names = {switch.dpid: switch.name for switch in switches}
         self._connections: dict[str, Any] = {}
         self._lock = hub.Semaphore(1)  # protects the connections, which several threads change
@@ -122,9 +125,14 @@ class Switches:
             by_switch: dict[str, list[Message]] = {}
             for message in stage:
                 by_switch.setdefault(message.switch, []).append(message)
+            begun = time.monotonic()
             for name, messages in by_switch.items():
-                self._post(name, _barriered(messages))
-            self._await_answers(time.monotonic() + deadline_s, deadline_s)
+                if name not in self.elsewhere:
+                    self._post(name, _barriered(messages))
+            self._await_answers(begun + deadline_s, deadline_s)
+            longest_s = max((self.elsewhere.get(name, 0.0) for name in by_switch), default=0.0)
+            if (left_s := begun + longest_s - time.monotonic()) > 0:
+                hub.sleep(left_s)
 
     def port_bytes(self, names: Iterable[str], *, deadline_s: float) -> dict[str, PortBytes]:
         """Return the bytes that these switches' ports have sent, by OpenFlow's port statistics; raises as `send`."""

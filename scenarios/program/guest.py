@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
             timeline = ProgramTimeline(testbed, config)
             if timeline.changes_paths:
                 testbed.apply_rules_together()
-                warm(testbed.fabric, config.program.ranks_of(config.fabric.gpus_per_site))
+                warm(testbed.share, config.program.ranks_of(config.fabric.gpus_per_site))
             # The jobs come first: the sockets' settings must not change their connections.
             jobs = JobRounds(testbed) if config.jobs else None
             if jobs is not None:
@@ -198,7 +198,7 @@ class Run:
 
     def _begin(self) -> None:
         make_timers_exact()
-        self._captures = Captures(self._testbed.fabric, self._spec.capture, self._folder / CAPTURES)
+        self._captures = Captures(self._testbed.share, self._spec.capture, self._folder / CAPTURES)
         if self._spec.capture:
             self._testbed.restore_links()
         self._testbed.drops()

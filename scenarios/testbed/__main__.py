@@ -67,15 +67,23 @@ def _capturing(testbed: Testbed, mode: str) -> Iterator[None]:
     if above is None:
         yield
         return
-    folder = above / mode
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt at this point
-    captures = Captures(testbed.fabric, testbed.config.program.capture, folder)
+    folder, is_first = above / mode, testbed.share.number == 0
+    if is_first:
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt at this point
+    testbed.exchange(None)
+    captures, has_ended = Captures(testbed.share, testbed.config.program.capture, folder), False
     try:
         testbed.restore_links()
+        testbed.exchange(None)
         yield
+        has_ended = True
     finally:
-        rows = [f"{one['link']},{one['file']},{one['packets']},{one['lost']}\n" for one in captures.stop()]
-        (folder / CAPTURED).write_text("link,file,packets,lost\n" + "".join(rows))
+        here = captures.stop()
+        machines = testbed.exchange(here) if has_ended else [here]  # otherwise others wait for something else
+        told = [one for rows in machines for one in rows]
+        rows = [f"{one['link']},{one['file']},{one['packets']},{one['lost']}\n" for one in told]
+        if is_first:
+            (folder / CAPTURED).write_text("link,file,packets,lost\n" + "".join(rows))
 
 
 def tell(doing: str) -> None:

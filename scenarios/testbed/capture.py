@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.machines import Share
 from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import HtbClass, classes_of
 
@@ -84,18 +85,21 @@ class Capture:
 
 
 class Captures:
-    """Captures of links by name, each into a file of the folder `folder`, which is made, from now until `stop`.
+    """Captures of links by name, each into a file of the folder `folder`, which is made, from now until `stop`; of a
+    fabric that machines share, those of the links that this machine shapes.
 
     Raises CaptureError and OSError.
     """
 
-    def __init__(self, fabric: Fabric, names: Sequence[str], folder: Path) -> None:
+    def __init__(self, share: Share, names: Sequence[str], folder: Path) -> None:
         self._captures: list[Capture] = []
         if names:
             folder.mkdir(parents=True, exist_ok=True)
+        src = {link.name: link.src for link in links_in_grain(share.fabric).all}
         try:
-            for name in names:
-                self._captures.append(Capture(name, _classes(fabric, name), folder / f"{name.replace('>', '-')}.pcap"))
+            for name in (name for name in names if share.has(src[name])):
+                file = folder / f"{name.replace('>', '-')}.pcap"
+                self._captures.append(Capture(name, _classes(share.fabric, name), file))
         except BaseException:
             self.stop()
             raise

@@ -47,13 +47,20 @@ def testbed(
         command.append(str(platform))
     if not platform.own_openvswitch:
         return _on_this_machine(command, stdout, stderr, on_start)
+    results = from_json(arguments[0]).run.captures
     if links:
         return _in_joined_vms(
-            command, links, memory_bytes=memory_bytes, stdout=stdout, stderr=stderr, on_start=on_start
+            command,
+            links,
+            results=results,
+            memory_bytes=memory_bytes,
+            stdout=stdout,
+            stderr=stderr,
+            on_start=on_start,
         )
     return vm.run(
         command,
-        results=from_json(arguments[0]).run.captures,
+        results=results,
         clock="wall" if platform.is_real else "virtual",
         memory_bytes=memory_bytes,
         directory=ROOT,
@@ -68,6 +75,7 @@ def _in_joined_vms(
     command: Sequence[str],
     links: Sequence[JoinedLink],
     *,
+    results: Path | None,
     memory_bytes: int,
     stdout: Sink,
     stderr: Sink,
@@ -80,6 +88,7 @@ def _in_joined_vms(
         statuses = joined.run(
             [command] * machines,
             links,
+            results=results,
             memory_bytes=memory_bytes,
             directory=ROOT,
             environment=environment(),

@@ -17,6 +17,7 @@ from controller.forwarding.flow_mods import NO_TUNNEL
 from controller.forwarding.rules import Route, install
 from controller.routing.switch_paths import FabricPaths
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.machines import Share
 
 _IPV4 = 0x0800
 _ICMP_ECHO_REPLY = bytes([0, 0, 0xFF, 0xFF, 0, 0, 0, 0])  # with checksum; ignored by a host that sent no echo request
@@ -51,13 +52,15 @@ def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
             yield Frame(interface, _mac(address) + _mac(src.mac) + struct.pack(">H", _IPV4) + _ip(src.ip, dst.ip))
 
 
-def warm(fabric: Fabric, gpus: Sequence[int]) -> None:
-    """Send the frames and wait until they have arrived; raises OSError."""
+def warm(share: Share, gpus: Sequence[int]) -> None:
+    """Send the frames of this machine's share, when one machine alone would, and wait until all have arrived; raises
+    OSError."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
-        for number, frame in enumerate(frames(fabric, gpus)):
+        for number, frame in enumerate(frames(share.fabric, gpus)):
             if number % _BURST == 0:
                 time.sleep(_DELIVERY_S)
-            out.sendto(frame.data, (frame.interface, _IPV4))
+            if frame.interface in share.interfaces:
+                out.sendto(frame.data, (frame.interface, _IPV4))
     time.sleep(_DELIVERY_S)
 
 

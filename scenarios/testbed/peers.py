@@ -6,11 +6,13 @@ machine to the first (`join0` and so on), which takes virtual time: nothing is e
 """
 
 import json
+import os
 import socket
 import time
 from contextlib import ExitStack
 from typing import Any
 
+from hosts.agent.clock import Timer
 from topologies.mininet_nodes import NetworkError, run_program
 
 ENDED = "another machine of this network has ended"
@@ -18,16 +20,20 @@ ENDED = "another machine of this network has ended"
 _PORT = 6654
 _RETRY_S = 0.01
 _TIMEOUT_S = 600.0  # of virtual time
+_SPARE_NS = 10_000  # for what is sent in several packets
 
 
 class Peers:
     """The connections of the testbed `number` among `machines`; one alone has none. A context manager.
 
-    Raises NetworkError if a connection cannot be made or ends.
+    An exchange ends at one instant on all. `latency_ns` is what exchanges have taken so far, each from the moment at
+    which the last machine called it, so that it is the same on all. Raises NetworkError if a connection cannot be made
+    or ends.
     """
 
     def __init__(self, number: int = 0, machines: int = 1) -> None:
-        self.number, self.machines = number, machines
+        self.number, self.machines, self.latency_ns = number, machines, 0
+        self._one_way_ns = 0  # from the first machine to the others, the longest
         self._files: list[Any] = []
         self._stack = ExitStack()
 
@@ -45,6 +51,13 @@ class Peers:
             made.settimeout(None)  # a collective may take longer; if a machine fails, the others are ended
             self._files.append(self._stack.enter_context(made.makefile("rw")))
             self._stack.enter_context(made)
+        self._timer = self._stack.enter_context(Timer())
+        for file in self._files:
+            if self.number:
+                _send(file, time.monotonic_ns())
+            else:
+                sent_ns = _receive(file)
+                self._one_way_ns = max(self._one_way_ns, time.monotonic_ns() - sent_ns)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,17 +67,27 @@ class Peers:
         """Return the values of all machines, in their order, as JSON has them; each must call this."""
         if self.machines == 1:
             return [value]
+        own = [time.monotonic_ns(), value]  # all have one clock
         try:
             if self.number:
                 (first,) = self._files
-                _send(first, value)
-                return list(_receive(first))
-            values = [value, *map(_receive, self._files)]
-            for file in self._files:
-                _send(file, values)
+                _send(first, own)
+                ends_ns, told = _receive(first)
+            else:
+                told = [own, *map(_receive, self._files)]
+                ends_ns = time.monotonic_ns() + self._one_way_ns + _SPARE_NS
+                for file in self._files:
+                    _send(file, [ends_ns, told])
         except (OSError, ValueError) as error:
             raise NetworkError(f"{ENDED} ({error})") from None
-        return values
+        self._sleep_until(ends_ns)
+        self.latency_ns += ends_ns - max(at_ns for at_ns, _ in told)
+        return [each for _, each in told]
+
+    def _sleep_until(self, instant_ns: int) -> None:
+        """Sleep until an instant of CLOCK_MONOTONIC, to the ns: other sleeps of this thread may end 50 us late."""
+        self._timer.set(instant_ns)
+        os.read(self._timer.fileno(), 8)
 
     def _accepted(self, other: int) -> socket.socket:
         with socket.create_server((f"192.168.{other}.1", _PORT)) as server:

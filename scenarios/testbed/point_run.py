@@ -3,7 +3,6 @@
 `Testbed` carries out what is decided here: it shapes links, connects agents, installs paths and runs collectives.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -212,7 +211,7 @@ class PointRun:
         self.testbed.settle()
         self.testbed.disconnect()
         self.testbed.connect()
-        warm(self._fabric, range(len(self._fabric.gpus)))
+        warm(self.testbed.share, range(len(self._fabric.gpus)))
         self._route(rates_bps, best=True)
 
     def _counter_watch(self, rates_bps: Floats, *, of_ports: bool) -> PortWatch | None:
@@ -291,7 +290,7 @@ class PointRun:
     def _probe(self, number: int, *, anew: bool) -> tuple[int, tuple[tuple[int, ...], ...]]:
         """Probe the candidate paths of the present placement, and store the rates of links that the probes show.
 
-        Returns the instant at which it began (CLOCK_MONOTONIC, ns) and the rows of `CollectiveRecord.probes`. Raises
+        Returns the instant at which it began (`Testbed.own_ns`) and the rows of `CollectiveRecord.probes`. Raises
         CollectiveError.
         """
         probes, size_bytes = self._probes(), self._config.control.probe_bytes
@@ -301,7 +300,7 @@ class PointRun:
                 self.testbed.settle()
             probing.open_windows(self.testbed, probes, size_bytes)
         self.testbed.tell(f"collective {number}: the probes of paths")
-        begun_ns = time.monotonic_ns()
+        begun_ns = self.testbed.own_ns
         try:
             times_ns = probing.times_ns(self.testbed, probes, size_bytes).tolist()
         except OSError as error:
@@ -350,12 +349,13 @@ class PointRun:
     ) -> Reconfiguration:
         """Choose and connect the placement, and let the controller choose the paths, if the collective needs new ones.
 
-        `probed_ns` is the beginning of the probes for these choices, if there were any: the time taken includes them.
+        `probed_ns` is the beginning of the probes for these choices (`Testbed.own_ns`), if there were any: the time
+        taken includes them.
         """
         reembeds, reroutes = action.placement is not None, action.routing is not None
         placement, routing = self.player.in_force.after(action)
         self.testbed.tell(f"collective {number}: the placement")
-        begun_ns = time.monotonic_ns() if probed_ns is None else probed_ns
+        begun_ns = self.testbed.own_ns if probed_ns is None else probed_ns
         is_first = number != self._last + 1 or number == 0  # after collectives that were skipped, all is made anew
         embeds = reembeds or not self.testbed.placement or is_first
         if embeds:
@@ -380,7 +380,7 @@ class PointRun:
                 messages = self._route(routing.rates_bps, best=True, given=routing.given)
         if not embeds and not routes and probed_ns is None:
             return Reconfiguration()
-        took_ns = time.monotonic_ns() - begun_ns
+        took_ns = self.testbed.own_ns - begun_ns
         return Reconfiguration(reembeds, reroutes and routes, took_ns, messages)
 
     def _route(

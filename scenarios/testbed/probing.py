@@ -29,22 +29,26 @@ def open_windows(testbed: Testbed, probes: Sequence[Probe], size_bytes: int | No
         return
     windows = None if size_bytes is None else limits(testbed.config.transport, flow_bytes=size_bytes).initial_segments
     for src, dst in dict.fromkeys((src, dst) for src, dst, _, _ in probes):
-        with netlink_of(testbed.network.host_pids[src]) as netlink:
+        if (pid := testbed.network.pids_here.get(src)) is None:
+            continue
+        with netlink_of(pid) as netlink:
             ends = testbed.fabric.gpus[src].interface, testbed.fabric.gpus[dst].ip
             netlink.set_route(*ends, initial_segments=windows)
 
 
 def times_ns(testbed: Testbed, probes: Sequence[Probe], size_bytes: int) -> npt.NDArray[np.int64]:
-    """Send the probes, one after the other; return when each was sent and had arrived, [P, 2] ns of CLOCK_MONOTONIC.
+    """Send the probes, one after the other; return when each was sent and had arrived, [P, 2] ns (`Testbed.own_ns`).
     Raises OSError."""
     ends = [(src, dst, port) for src, dst, _, port in probes]
     warms = not testbed.config.transport.line_rate
     found = probe(
         testbed.fabric,
-        testbed.network.host_pids,
+        testbed.network.pids_here,
         ends,
         size_bytes=size_bytes,
         sets_buffers=warms or testbed.config.program.is_given,  # agents' hosts have settings for their own messages
         warms=warms,
+        exchange=testbed.exchange,
+        clock_ns=lambda: testbed.own_ns,
     )
     return np.array(found, dtype=np.int64).reshape(-1, 2)

@@ -103,7 +103,8 @@ class Reconfiguration:
     """The changes before a collective: whether the mode re-embedded and re-routed, and what that cost.
 
     `took_ns` is the time from the start of choosing the placement until the controller had installed the paths,
-    `messages` the number of OpenFlow messages; both are None if neither a placement nor paths were chosen.
+    `messages` the number of OpenFlow messages; both are None if neither a placement nor paths were chosen. Of a network
+    on several machines, `took_ns` is this machine's.
     """
 
     reembedded: bool = False
@@ -251,7 +252,10 @@ class Testbed:
             listen = "0.0.0.0" if delays_s else None  # noqa: S104  (the VM has only loopback)
             self.controller = stack.enter_context(
                 ControllerProcess(
-                    self.config.fabric, self.platform.folder, listen=listen, elsewhere=self.share.elsewhere
+                    self.config.fabric,
+                    self.platform.folder,
+                    listen=listen,
+                    elsewhere={name: 2 * self.control_delays_s.get(name, 0.0) for name in self.share.elsewhere},
                 )
             )
             stack.enter_context(self._peers)
@@ -366,7 +370,7 @@ class Testbed:
         scaled_bps = self.platform.scale.rates_bps
         return HostPorts(
             self._shaper,
-            self.network.host_pids,
+            self.network.pids_here,
             scaled_bps(port_rates_bps(self.fabric, highest_bps)),
             shaped_bps=scaled_bps(self._rates_with_tunnels_bps),
             late_s=self.platform.late_s,
@@ -528,8 +532,8 @@ class Testbed:
             path=path,
             reembedded=change.reembedded,
             rerouted=change.rerouted,
-            reconfigure_ns=change.took_ns,
-            reconfigure_messages=None if change.messages is None else sum(self._peers.exchange(change.messages)),
+            reconfigure_ns=None if change.took_ns is None else max(self._peers.exchange(change.took_ns)),
+            reconfigure_messages=change.messages,
             start_ns=tuple(at - zero_ns for at in result.start_ns),
             sent_ns=tuple(at - zero_ns for at in result.sent_ns),
             arrived_ns=tuple(at - zero_ns for at in result.arrived_ns),
@@ -539,6 +543,15 @@ class Testbed:
             faults=tuple(faults),
             undisturbed=undisturbed(max(result.arrived_ns, default=zero_ns)),
         )
+
+    @property
+    def own_ns(self) -> int:
+        """CLOCK_MONOTONIC without what exchanges with other machines have taken, in ns."""
+        return time.monotonic_ns() - self._peers.latency_ns
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return the values of all machines (`Peers.exchange`)."""
+        return self._peers.exchange(value)
 
     def drops(self) -> int:
         """Return the number of packets dropped anywhere since the last call."""

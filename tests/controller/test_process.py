@@ -176,6 +176,8 @@ def test_an_invalid_fabric_port_or_token_ends_the_controller_with_status_2(proce
         ({"fabric": good, "token": "/nowhere"}, b"No such file"),
         ({"fabric": good, "token": good}, b"letters and digits"),
         ({"fabric": good, "elsewhere": "s0l0,s9l0"}, b"--elsewhere s9l0: the fabric has no such switch"),
+        ({"fabric": good, "elsewhere": "s0l0=-1"}, b"--elsewhere s0l0=-1: allowed: a time in seconds, 0 or more"),
+        ({"fabric": good, "elsewhere": "s0l0=soon"}, b"--elsewhere s0l0=soon: allowed: a time in seconds, 0 or more"),
         ({"port": 0}, b"not a TCP port"),
     ):
         ended = process.start(**change)

@@ -199,14 +199,10 @@ PAIRS: list[tuple[Part, Part, str]] = [
             (WALL, "the wall clock"),
             (FAULT, "faults"),
             (PROGRAM, "a program"),
-            ({"program": {"capture": ["s0b0>s1b0"]}}, "program.capture"),
-            (TE, 'fabric.routing "te"'),
-            (BUFFER, "fabric.buffer"),
-            (TIMED, "conditions.every"),
-            (COUNTED, "control.counted true"),
-            ({"control": {"delay": "1 ms"}}, "control.delay"),
-            (PROBES, "a mode that probes"),
             (READS, "a mode with measured ports"),
+            (TIMED, "conditions.every"),
+            (TE | {"run": {"modes": ["base"]}}, "a mode whose flows share links"),
+            ({"collective": {"algorithm": "hierarchical"}}, "a mode whose flows share links"),
         )
     ),
 ]
@@ -219,6 +215,13 @@ NEEDED = {  # pairs of which one is not possible without the other's opposite, o
 
 
 OPEN: list[tuple[Part, Part]] = [
+    (MACHINES, {"program": {"capture": ["s0b0>s1b0"]}}),
+    (MACHINES, BUFFER),
+    (MACHINES, BUFFER | {"collective": {"algorithm": "hierarchical"}}),
+    (MACHINES, COUNTED),
+    (MACHINES, {"control": {"delay": "1 ms"}}),
+    (MACHINES, PROBES),
+    (MACHINES, ENDS),
     (PROBES, ECMP),
     (PROBES, SPRAY),
     (PROBES, RAILS | {"fabric": RAILS["fabric"] | {"routing": "ecmp"}}),

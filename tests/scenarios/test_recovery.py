@@ -18,6 +18,7 @@ from scenarios.testbed.point_run import MeasuredOutcome
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, WrongDataError
 from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.machines import Share
 
 
 def failed(text: str = "the process of GPU 3 died") -> CollectiveError:
@@ -30,6 +31,7 @@ class Scripted:
     def __init__(self, script: list[Exception | None], faults: tuple[Fault, ...] = ()) -> None:
         self.config = SimpleNamespace(faults=faults, control=SimpleNamespace(counted=False))
         self.fabric = build_fabric(FabricSpec())
+        self.share = Share(self.fabric)
         self.lost: Iterator[int] = iter(())  # the packets lost in each collective that completes
         self.network, self.testbed = SimpleNamespace(pids_here={}), self
         self.controller = SimpleNamespace(alive=lambda: True, ends=lambda: False, kill=lambda: None)
@@ -99,6 +101,14 @@ def test_a_collective_is_attempted_at_most_four_times() -> None:
     assert testbed.begun == [0, 1, 1, 1, 1] and ended == "collective 1 was begun 4 times: try 4"
     assert [event["event"] for event in events][-2:] == ["failed", "ended"] and events[-1]["why"] == ended
     assert fault_outcomes(events)[-1]["outcome"] == f"aborted: {ended}"
+
+
+def test_of_several_machines_the_first_failure_ends_all_as_the_others_know_nothing_of_it() -> None:
+    testbed = Scripted([None, failed(), None])
+    testbed.share = Share(testbed.fabric, machines=2)
+    _, events, ended = run(testbed, 3)
+    assert testbed.begun == [0, 1] and ended == "the process of GPU 3 died"
+    assert [event["event"] for event in events] == ["failed", "ended"]
 
 
 def test_a_collective_that_delivered_wrong_data_is_never_retried() -> None:

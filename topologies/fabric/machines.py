@@ -44,6 +44,11 @@ class Share:
         return tuple(gpu.rank for gpu in self.fabric.gpus if self.has(gpu.name))
 
     @cached_property
+    def interfaces(self) -> frozenset[str]:
+        """The interfaces of the switches in this machine."""
+        return frozenset(port.interface for s in self.fabric.switches if self.has(s.name) for port in s.ports)
+
+    @cached_property
     def elsewhere(self) -> tuple[str, ...]:
         """The switches in other machines."""
         return tuple(switch.name for switch in self.fabric.switches if not self.has(switch.name))

@@ -213,8 +213,7 @@ class Shaping:
     @cached_property
     def _interfaces_here(self) -> frozenset[str]:
         assert self.share is not None
-        here = {port.interface for s in self.fabric.switches if self.share.has(s.name) for port in s.ports}
-        return frozenset(here | {nic_name(rank) for rank in self.share.ranks})
+        return self.share.interfaces | {nic_name(rank) for rank in self.share.ranks}
 
     @property
     def _all_classes(self) -> tuple[HtbClass, ...]:

@@ -9,7 +9,7 @@ the queue of the NIC's class, which then never has to hold more than a packet.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -25,21 +25,23 @@ Floats = npt.NDArray[np.float64]
 
 
 class HostPorts:
-    """A context manager that gives the GPUs' ports these rates, [n] bit/s of payload; `host_pids` are by rank.
+    """A context manager that gives the GPUs' ports these rates, [n] bit/s of payload; `host_pids` are by rank, of a
+    fabric that machines share of those here.
 
     `shaper` has shaped the network with finite buffers and the rates of links or ports `shaped_bps`. With `late_s`, as
     in `Shaping`, a port makes up for a late timer. Entering raises TcError if the kernel refuses.
     """
 
     def __init__(
-        self, shaper: Shaper, host_pids: Sequence[int], rates_bps: Floats, *, shaped_bps: Floats, late_s: float
+        self, shaper: Shaper, host_pids: Mapping[int, int], rates_bps: Floats, *, shaped_bps: Floats, late_s: float
     ) -> None:
         self._fabric, self._shaper, self._pids = shaper.shaping.fabric, shaper, host_pids
         self._rates_bps, self._shaped_bps, self._late_s = rates_bps, shaped_bps, late_s
         self._senders = SenderNetems(self._fabric, host_pids)
         port = {port.peer: port.interface for switch in self._fabric.switches for port in switch.ports}
-        self._nics = {nic_name(gpu.rank) for gpu in self._fabric.gpus if self._fabric.spec.grain == "physical"}
-        behind = () if self._nics else self._fabric.gpus
+        gpus = [self._fabric.gpus[rank] for rank in host_pids]
+        self._nics = {nic_name(gpu.rank) for gpu in gpus if self._fabric.spec.grain == "physical"}
+        behind = () if self._nics else gpus
         names = [(f"port{gpu.rank}", port[gpu.name]) for gpu in behind]
         ifbs = [Ifb(name=name, rank=None, interface=leaf, sources=(), delay_ns=1) for name, leaf in names]
         self._behind = IfbDevices(ifbs)
@@ -50,9 +52,10 @@ class HostPorts:
             if self._nics:
                 self._shaper.release_at(self._nics, self._shaped_bps)
             self._senders.restore()
-            for gpu, pid, rate_bps in zip(self._fabric.gpus, self._pids, self._rates_bps.tolist(), strict=True):
+            for rank, pid in self._pids.items():
+                lines = self._lines(self._fabric.gpus[rank].interface, round(float(self._rates_bps[rank])))
                 with inside(pid):
-                    run_tc("".join(f"{line}\n" for line in self._lines(gpu.interface, round(rate_bps))))
+                    run_tc("".join(f"{line}\n" for line in lines))
         except BaseException:
             self.__exit__()
             raise

@@ -64,7 +64,7 @@ class Shaper:
             raise TcError(str(error)) from None
         pids = dict(enumerate(host_pids)) if isinstance(host_pids, Sequence) else host_pids
         self._ifbs = IfbDevices(ifbs, pids)
-        self._senders = SenderNetems(shaping.fabric, [*pids.values()] if shaping.buffer else ())
+        self._senders = SenderNetems(shaping.fabric, pids if shaping.buffer else {})
         ifb_names = {ifb.name for ifb in ifbs}
         self._ifindex = {name: _ifindex(name) for name in shaping.interfaces if name not in ifb_names}
         self._netlink = RtNetlink()
@@ -323,8 +323,8 @@ class SenderNetems:
     (`skb_orphan_partial`).
     """
 
-    def __init__(self, fabric: Fabric, host_pids: Sequence[int]) -> None:
-        self._interfaces = {str(pid): gpu.interface for gpu, pid in zip(fabric.gpus, host_pids, strict=bool(host_pids))}
+    def __init__(self, fabric: Fabric, host_pids: Mapping[int, int]) -> None:
+        self._interfaces = {str(pid): fabric.gpus[rank].interface for rank, pid in host_pids.items()}
 
     def release(self) -> None:
         """Add the netems; raises TcError if the kernel refuses."""
