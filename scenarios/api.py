@@ -38,6 +38,7 @@ from analysis.statistics.intervals import gain, shared, summarise
 from scenarios.engines import ENGINES
 from scenarios.engines.base import Engine, Failed, Slice
 from scenarios.engines.emulation import Emulation, check_delays, check_faults, check_waits, emulated
+from scenarios.engines.machines import with_machines
 from scenarios.engines.model import Model, as_modelled
 from scenarios.engines.preflight import at_a_time, check_capacity, check_vm
 from scenarios.experiment.run_folder import RunFolder
@@ -228,7 +229,7 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
         raise ValueError("the scenario has a [program], which only run.py can run; allowed: a scenario without one")
     if engine == "model":
         return Model(jobs=jobs), [as_modelled(one) for one in scenario.configurations()]
-    configurations = [emulated(one) for one in scenario.configurations()]
+    configurations = list(with_machines([emulated(one) for one in scenario.configurations()]))
     check_waits(configurations)
     check_delays(configurations)
     check_faults(configurations)

@@ -12,6 +12,7 @@ from controller.routing.multipath import ECMP_CHANNELS
 from hosts.collectives.chakra import of_rank
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.emulation import Emulation, check_delays, check_faults, check_waits, emulated
+from scenarios.engines.machines import LEAST_GPUS, with_machines
 from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.preflight import at_a_time, check_capacity, check_program, check_vm
@@ -28,6 +29,7 @@ from scenarios.spec.load import resolved
 from scenarios.spec.notes import notes_on
 from scenarios.spec.pieces import choices_begun
 from scenarios.spec.program import LONGHAUL
+from scenarios.spec.run import AUTO
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.capture import CAPTURED, CAPTURES
 from scenarios.vm import CannotRunError, VMError
@@ -263,6 +265,10 @@ def _with_room(request: Request, engine: Emulation, configs: Sequence[Scenario])
     """Return the engine with as many parallel points as have a core for each of their VMs, unless --jobs is given, and
     fit in memory; raises CannotRunError if --jobs is higher than that."""
     machines = max(config.run.machines for config in configs)
+    if request.scenario.run.machines == AUTO:
+        several = f"{machines} VMs a point of {LEAST_GPUS} GPUs or more that can be divided"
+        none = f"one VM a point: no core is left over, or none has {LEAST_GPUS} GPUs and can be divided"
+        print(f"run.py: run.machines auto: {several if machines > 1 else none}", file=sys.stderr)
     engine = engine if request.jobs_given else Emulation(jobs=max(1, engine.jobs // machines))
     jobs = at_a_time(configs, engine.jobs)
     if jobs == min(engine.jobs, sum(len(config.run.modes) for config in configs)):
@@ -351,7 +357,7 @@ def _parts(request: Request, elsewhere: Executors | None = None) -> list["Part"]
     )
     emulation: Part = (
         Emulation(jobs=request.jobs, elsewhere=elsewhere),
-        tuple(emulated(config) for config in configs),
+        with_machines([emulated(config) for config in configs], 1 if elsewhere else None),
     )
     return [{"model": model, "emulation": emulation}[name] for name in request.engines]
 

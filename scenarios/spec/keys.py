@@ -18,6 +18,7 @@ from hosts.embedding.ring import OBJECTIVES
 from scenarios.policies import policy
 from scenarios.policies.policy import MODES
 from scenarios.spec import admission, classes, emulated, faults, gpu, jobs, program, roles, te
+from scenarios.spec.run import AUTO
 from scenarios.spec.values import (
     DELAY,
     LINK_DELAY,
@@ -196,6 +197,14 @@ _PIECES = Kind(
     lambda pieces: CHOSEN if pieces is None else pieces,
     ends=_ONE_NUMBER.ends,
 )
+_SOME_MACHINES = whole(1, MAX_SITES)
+_MACHINES = Kind(
+    f'{_SOME_MACHINES.allowed}, or "auto"',
+    (int, str),
+    lambda given: AUTO if given == "auto" else _SOME_MACHINES.read(given),
+    lambda machines: "auto" if machines == AUTO else machines,
+    ends=_SOME_MACHINES.ends,
+)
 _MODE = texts(f"{', '.join(MODES)}, or the name of a policy", NAME.fullmatch)
 _MODES = Kind(
     f"a list of {', '.join(MODES)} and the names of policies",
@@ -367,7 +376,12 @@ KEYS: Mapping[str, Key] = {
         Key("run.search", "search", _SEARCH, "Time to search for each best schedule, by the solver's own clock."),
         Key("run.seed", "seed", whole(0, MAX_SEED), "Seed of all random numbers."),
         Key("run.clock", "clock", one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
-        Key("run.machines", "machines", whole(1, MAX_SITES), "VMs among which the emulation divides the sites."),
+        Key(
+            "run.machines",
+            "machines",
+            _MACHINES,
+            "VMs among which the emulation divides the sites; auto: by cores, points and GPUs.",
+        ),
         Key("run.rate_scale", "scale", _SCALE, "Factor for rates and chunks on the wall clock."),
         Key("transport.line_rate", "line_rate", TRUTH, "Whether flows start at line rate, not in slow start."),
         Key("transport.congestion_control", "congestion_control", _CONTROL, "TCP's congestion control."),

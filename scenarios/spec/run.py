@@ -6,13 +6,16 @@ from pathlib import Path
 from scenarios.policies.policy import MODES
 from topologies.shaping.rate_scale import FULL_SCALE, RateScale
 
+AUTO = 0
+"""The number of VMs that `scenarios.engines.machines` chooses, "auto" where it is written."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """What is compared (`modes`), with which `baseline` and references (`referees`), how long a best schedule is
     searched for, the seed of all random numbers, and the clock and the rate scale of the emulation, which divides a
-    point's sites among `machines` VMs. `captures` is no
-    key: the folder for captures of a run's collectives, None if nothing is captured."""
+    point's sites among `machines` VMs (AUTO: as many as pay). `captures` is no key: the folder for captures of a run's
+    collectives, None if nothing is captured."""
 
     modes: tuple[str, ...] = tuple(MODES)
     baseline: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from scenarios import api
 from scenarios.engines.emulation import emulated, links_between_machines, memory_bytes
+from scenarios.engines.machines import with_machines
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import to_json
@@ -164,3 +165,27 @@ def test_every_site_is_in_one_machine_and_cables_between_machines_are_those_of_t
         is_between = any(share.has(cable.a) != share.has(cable.b) for share in shares)
         assert (cable in shares[0].between) == is_between
         assert not is_between or {name[2] for name in (cable.a, cable.b)} == {"b"}  # border routers
+
+
+@pytest.mark.parametrize(
+    ("cores", "values", "machines"),
+    [
+        (2, {}, 2),
+        (2, {"fabric.gpus": [4, 4]}, 1),  # too small to gain
+        (8, {"fabric.gpus": [32, 32, 32]}, 3),  # one a site
+        (8, {"run.modes": ["base", "ccl", "wan"]}, 2),
+        (3, {"run.modes": ["base", "ccl"]}, 1),  # a core for each point
+        (2, {"collective.algorithm": "hierarchical"}, 1),  # needs one VM
+    ],
+)
+def test_auto_gives_a_point_the_cores_that_no_other_point_needs(
+    cores: int, values: dict[str, object], machines: int
+) -> None:
+    given = {
+        "fabric.gpus": [32, 32],
+        "run.modes": ["base"],
+        "run.machines": "auto",
+        "collective.chunk": "1 MB",
+    } | values
+    configs = api.scenario("paper", given).configurations()
+    assert [config.run.machines for config in with_machines(configs, cores)] == [machines]
