@@ -144,7 +144,7 @@ class FailingSwitches:
     """Switches that apply every stage before the `fails`-th; this one and all later ones raise SwitchError."""
 
     def __init__(self, network: FakeNetwork) -> None:
-        self.network, self.fails = network, 10**6
+        self.network, self.fails, self.elsewhere = network, 10**6, dict[str, float]()
 
     def send(self, stages: Iterable[rules.Stage], **_: float) -> None:
         for stage in stages:
