@@ -26,14 +26,15 @@ def commit(folder: Path) -> str:
 
 @pytest.fixture
 def material(request: pytest.FixtureRequest) -> Callable[[str, str], Path]:
-    """Return a function that gives the folder NAME of --references DIR; it skips the test, saying how to get it."""
+    """Return a function that gives the folder NAME of --references=DIR; it skips the test, saying how to get it."""
 
     def find(name: str, how: str) -> Path:
-        folder = request.config.getoption("--references")
-        if folder is None or not (Path(folder) / name).is_dir():
-            where = "no --references DIR is given" if folder is None else f"{folder} has no folder {name}"
+        given = request.config.getoption("--references")
+        folder = Path(given or ".").expanduser()  # a shell leaves the ~ of --references=~/DIR
+        if given is None or not (folder / name).is_dir():
+            where = "no --references=DIR is given" if given is None else f"{given} has no folder {name}"
             pytest.skip(f"{where}; into DIR: {how}")
-        return Path(folder) / name
+        return folder / name
 
     return find
 

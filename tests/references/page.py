@@ -11,7 +11,7 @@ NAMES_SHOWN = 12  # of the cases with one reason
 
 HEAD = """# References: other people's tests
 
-`.venv/bin/python -m pytest -n 2 --dist loadgroup -m references --references DIR` runs suites that others have written,
+`.venv/bin/python -m pytest -n 2 --dist loadgroup -m references --references=DIR` runs suites that others have written,
 two at a time, and writes this page. A run of some suites replaces their sections. What a package index has is installed
 in a folder of the test's own. The rest is read from DIR; a suite that it lacks is skipped, and the test says what to
 put there.

@@ -1,8 +1,14 @@
 """The page of references."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from tests.references.page import FAILED, PASSED, SKIPPED, Outcome, Suite, section, with_section
+from tests.conftest import PROJECT
+from tests.references.page import FAILED, HEAD, PASSED, SKIPPED, Outcome, Suite, section, with_section
 
 SUITE = Suite("theirs", "1.2", "PyPI", "Each case passes if it ends.")
 
@@ -27,3 +33,18 @@ def test_a_section_takes_the_place_of_the_one_before_and_sections_stand_by_name(
     assert page.startswith("# References") and page.count("\n## ") == 2
     assert page.index("## Another") < page.index("## theirs") and "| 2 | 2 | 0 | 0 |" in page
     assert with_section(page, section(SUITE, {"a": Outcome(PASSED), "b": Outcome(PASSED)})) == page
+
+
+def test_the_command_on_the_page_is_understood_with_a_folder_elsewhere(tmp_path: Path) -> None:
+    """`--references DIR` would be a folder of tests for pytest, which then reads no options of this project."""
+    (command,) = re.findall(r"-m pytest (.*?)`", HEAD)
+    arguments = [tmp_path.as_posix().join(word.split("DIR")) for word in command.split()]
+    told = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments, "--markers"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    assert "references: runs other people's tests" in told.stdout  # of this project's pyproject.toml
