@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from controller.api import protocol
-from controller.api.protocol import CountersRequest, ProtocolError, RouteRequest, StatusRequest
+from controller.api.protocol import CablesRequest, CountersRequest, ProtocolError, RouteRequest, StatusRequest
 from controller.api.server import Server
 from controller.compat import CONFIG, DEAD, HELLO, MAIN, OFP_VERSION, App, hub, ofp_event, set_ev_cls
 from controller.config import configured
@@ -238,6 +238,10 @@ class RouteApp(App):
                 answer = self._status(request)
             elif isinstance(request, CountersRequest):
                 answer = self._counters()
+            elif isinstance(request, CablesRequest):
+                self._link_state.told(request.dead)
+                self._reroute()
+                answer = {}
             else:
                 answer = self._route(request)
         except ProtocolError:
@@ -281,7 +285,7 @@ class RouteApp(App):
     def _route(self, request: RouteRequest) -> dict[str, Any]:
         started = time.monotonic()
         with self._one_at_a_time:
-            waiting = [name for name in self._not_ready() if name not in self._elsewhere]
+            waiting = self._not_ready()
             self._reconcile()
             current = self._forwarding.paths
             for name in waiting:  # only a switch with no live cable and no GPU may be missing
@@ -306,11 +310,12 @@ class RouteApp(App):
         return self._forwarding.paths.spines(self._fabric.gpus[route.src].site).index(route.spine)
 
     def _not_ready(self) -> list[str]:
-        """Return the switches that lack their default rules or have disconnected."""
+        """Return this controller's switches that lack their default rules or have disconnected."""
         self._switches.hang_up()
         self._note_departures()
         missing = self._switches.missing()
-        return [s.name for s in self._fabric.switches if s.name not in self._forwarding.ready or s.name in missing]
+        here = (switch.name for switch in self._fabric.switches if switch.name not in self._elsewhere)
+        return [name for name in here if name not in self._forwarding.ready or name in missing]
 
 
 def _port_state(port: Any) -> tuple[int, bool]:

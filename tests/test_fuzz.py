@@ -297,9 +297,10 @@ REQUESTS: list[dict[str, Any]] = [
     {"ask": "route", "crossings": [[1, 2], [3, 0]], "rates_bps": [1e9] * len(LINKS), "delays_s": [0] * len(LINKS),
      "chunk_bytes": 8, "best": True, "probes": [[0, 2, FABRIC.paths[0].index, 31000]], "token": "secret"},
     {"ask": "counters", "token": "secret"},
+    {"ask": "cables", "dead": [["s0b0", "s1b0"]], "token": "secret"},
 ]  # fmt: skip
 SPEC = json.loads(write_spec(FabricSpec(wan=WanSpec(preset=None, routers=("X",), links=(("s0b0", "X"),)))))
-NAMES = sorted({key for message in (*REQUESTS, SPEC) for key in message} | {"status", "route", "counters"})
+NAMES = sorted({key for message in (*REQUESTS, SPEC) for key in message} | {"status", "route", "cables"})
 JSON = [b"{", b"}", b"[", b"]", b":", b",", b'"', b"1", b"-1", b"1e999", b"NaN", b"null", b"true", b"\\u0000", b"\xff",
         b"\n", *(f'"{name}"'.encode() for name in NAMES), b"9" * 5000]  # fmt: skip
 

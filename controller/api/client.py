@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.api.protocol import ProtocolError, read_object, write_line
+from topologies.fabric.failures import Cables
 
 _RETRY_S = 0.02
 _SLACK_S = 1.0  # after the time at which the controller sends its reply
@@ -143,6 +144,12 @@ class Controller:
         default paths avoid, [node, node] each; `outages`: the last `controller.routing.link_state.Outage`s.
         """
         return self._ask({"ask": "status"}, deadline_s=self._deadline_s)
+
+    def tell_dead(self, cables: Cables) -> None:
+        """Tell which cables are dead of those whose switches all have another controller; returns when every switch
+        has confirmed the paths around them."""
+        dead = sorted(sorted(one) for one in cables)
+        self._ask({"ask": "cables", "dead": dead}, deadline_s=self._deadline_s)
 
     def counters(self) -> dict[str, tuple[int, int, dict[int, int]]]:
         """Return OpenFlow's port statistics of every switch that is not down.

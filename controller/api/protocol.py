@@ -21,6 +21,7 @@ from topologies.fabric.fabric import (
     Fabric,
     FabricSpec,
 )
+from topologies.fabric.failures import Cables, cable
 from topologies.fabric.maps import read_wan, write_wan
 from topologies.fabric.wan import MAX_PATHS, WAN_PRESETS, WanSpec
 
@@ -80,7 +81,14 @@ class CountersRequest:
     """A request for the number of bytes that every port of every switch has sent."""
 
 
-Request = StatusRequest | RouteRequest | CountersRequest
+@dataclass(frozen=True)
+class CablesRequest:
+    """Tells which cables are `dead` of those whose switches all have another controller."""
+
+    dead: Cables
+
+
+Request = StatusRequest | RouteRequest | CountersRequest | CablesRequest
 
 
 def write_line(message: Mapping[str, Any]) -> bytes:
@@ -146,7 +154,24 @@ def parse_request(line: bytes, fabric: Fabric, *, token: str | None = None) -> R
         return CountersRequest()
     if kind == "route":
         return _route_request(message, fabric)
-    raise ProtocolError(f'"ask" is {show(kind)}; allowed: "status", "route", "counters"')
+    if kind == "cables":
+        return _cables_request(message, fabric)
+    raise ProtocolError(f'"ask" is {show(kind)}; allowed: "status", "route", "counters", "cables"')
+
+
+def _cables_request(message: Mapping[str, Any], fabric: Fabric) -> CablesRequest:
+    _only(message, ("dead",))
+    known = {cable(one.a, one.b): one for one in fabric.cables}
+    given = message.get("dead")
+    if not isinstance(given, list):
+        raise ProtocolError(f'"dead" is {show(given)}; allowed: a list of cables, two nodes each')
+    dead = set[frozenset[str]]()
+    for ends in given:
+        is_pair = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, str) for end in ends)
+        if not is_pair or cable(*ends) not in known:
+            raise ProtocolError(f'"dead" has {show(ends)}; allowed: cables of the fabric, two nodes each')
+        dead.add(cable(*ends))
+    return CablesRequest(frozenset(dead))
 
 
 def write_spec(spec: FabricSpec) -> str:

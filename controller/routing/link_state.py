@@ -1,7 +1,7 @@
 """The link state: which cables are dead, from the ports that switches report and the switches that have disconnected.
 
 A cable is dead while either of its ports is down or either of its switches is disconnected. A switch that has never
-connected does not count as disconnected.
+connected does not count as disconnected. Of cables between switches that have another controller it is told.
 """
 
 import time
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, cable, cable_name, cables_of
+from topologies.fabric.failures import NO_CABLES, Cables, cable, cable_name, cables_of
 
 _REMEMBERED = 16  # most outages in a status; a run has a handful
 
@@ -40,13 +40,19 @@ class LinkState:
         self._peer = {(s.name, port.number): port.peer for s in fabric.switches for port in s.ports}
         self._down: set[tuple[str, int]] = set()  # (switch, port)
         self._disconnected: set[str] = set()
+        self._told: Cables = NO_CABLES
         self._news_ns = 0  # time of the first report since the last change, 0 if there was none
         self._outages: deque[Outage] = deque(maxlen=_REMEMBERED)
 
     def dead(self) -> Cables:
         """Return the cables that are dead now."""
         ports = frozenset(cable(name, self._peer[name, number]) for name, number in tuple(self._down))
-        return ports.union(*(cables_of(self._fabric, name) for name in tuple(self._disconnected)))
+        return ports.union(self._told, *(cables_of(self._fabric, name) for name in tuple(self._disconnected)))
+
+    def told(self, dead: Cables) -> None:
+        """Record which cables are dead of those whose switches all have another controller."""
+        self._told = dead
+        self._news()
 
     def disconnected(self, switch: str) -> None:
         """Record that a switch has disconnected."""

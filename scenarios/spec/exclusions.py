@@ -16,7 +16,7 @@ from scenarios.policies.knowledge import ENDS, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import te
 from scenarios.spec.admission import ADMITTING_ROUTING
-from scenarios.spec.faults import Fault
+from scenarios.spec.faults import KILLED_KINDS, Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS
 from scenarios.spec.program import HOST_DATE
@@ -284,7 +284,10 @@ _MEASURED_DEMAND = _is_value("te.demand", te.MEASURED)
 _MACHINES = _is_given("run.machines", lambda config: config.run.machines > 1)
 _CAPTURED = _is_given("program.capture", lambda config: config.program.capture)
 _SHARING = Feature("a mode whose flows share links", _share_between_machines)
-_FAULTS = _has("faults", "fault", lambda config: config.faults)
+_SUDDEN = _fault(
+    "a fault within a collective, or one that ends a process",
+    lambda _, fault: fault.after_s is not None or fault.lasts_s is not None or fault.kind in KILLED_KINDS,
+)
 _READING = _mode(
     "a mode with measured ports",
     lambda mode: mode.knowledge.kind == PORTS,
@@ -408,7 +411,7 @@ TABLE = (
     *(
         Exclusion(_MACHINES, other, f"not emulated yet: {what}", _ONE_MACHINE)
         for other, what in (
-            (_FAULTS, "a cable between two machines that fails at both of its ends"),
+            (_SUDDEN, "what fails in one machine while the others go on"),
             (_PROGRAM, "the hosts of a program in several machines"),
             (_READING, "ports before slower links in another machine, which send what then waits there"),
             (_TIMED, "packets that wait in another machine when rates change, up to 7 % of a collective"),

@@ -38,8 +38,9 @@ class FaultInjector:
         self._timers: list[_Timer] = []
         self._ports = {(s.name, port.peer): port.interface for s in testbed.fabric.switches for port in s.ports}
         # A cable "a-b" is taken down at one end only, as the other end notices: at the first end by name that is a
-        # switch.
-        ports = sorted(self._ports.items(), reverse=True)
+        # switch. Between two machines no end notices, and each takes down its own.
+        here = testbed.share.has
+        ports = sorted(((ends, name) for ends, name in self._ports.items() if here(ends[0])), reverse=True)
         self._interfaces = {cable_name(cable(*ends)): interface for ends, interface in ports}
         self._cables = [self._cables_of(fault) for fault in self._faults]
 
@@ -157,7 +158,8 @@ class FaultInjector:
             self._set_cables(self._cables[index], "down")
             if fault.after_s is not None:
                 self._testbed.await_tunnel_limits(dead_cables(self.active(), self._testbed.fabric))
-        if fault.kind == "switch down":
+            self._testbed.tell_dead(dead_cables(self.active(), self._testbed.fabric))
+        if fault.kind == "switch down" and self._testbed.share.has(fault.target):
             run_program(["ovs-vsctl", "--timeout=10", "del-controller", fault.target])
             run_program(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", fault.target])
 
@@ -182,13 +184,16 @@ class FaultInjector:
             self._lose(
                 fault, max((other.amount for other in same if cable(*other.ends) == cable(*fault.ends)), default=0.0)
             )
-        if fault.kind == "switch down" and fault.target not in self.down():
+        is_here = self._testbed.share.has(fault.target) if fault.kind == "switch down" else False
+        if is_here and fault.target not in self.down():
             address = self._testbed.controller_at.get(fault.target, "127.0.0.1")
             set_controller = f"set-controller {fault.target} tcp:{address}:{PORT}"
             backoff = f"set controller {fault.target} max_backoff=1000"
             run_program(["ovs-vsctl", "--timeout=10", *set_controller.split(), "--", *backoff.split()])
         kept_down = {name for other in self.in_force() for name in self._cables[other]}
         self._set_cables([name for name in self._cables[index] if name not in kept_down], "up")
+        if self._cables[index]:
+            self._testbed.tell_dead(dead_cables(self.active(), self._testbed.fabric))
 
     def _cables_of(self, fault: Fault) -> list[str]:
         """Return the cables that a fault takes down, in the order of a switch's ports."""
@@ -198,8 +203,9 @@ class FaultInjector:
 
     def _set_cables(self, cables: Sequence[str], state: str) -> None:
         """Set cables "down" or "up"."""
-        if cables:
-            lines = "".join(f"link set dev {self._interfaces[name]} {state}\n" for name in cables)
+        here = [self._interfaces[name] for name in cables if name in self._interfaces]
+        if here:
+            lines = "".join(f"link set dev {interface} {state}\n" for interface in here)
             run_program(["ip", "-batch", "-"], lines)
             if state == "up":
                 self._testbed.restore_links()
@@ -207,7 +213,7 @@ class FaultInjector:
     def _lose(self, fault: Fault, share: float) -> None:
         """Make a cable lose this share (0 to 1) of the packets that switches send over it, in both directions."""
         for direction in directions_of(cable(*fault.ends)):
-            if direction in self._ports:
+            if direction in self._ports and self._testbed.share.has(direction[0]):
                 self._testbed.lose(self._ports[direction], share)
 
 

@@ -6,9 +6,10 @@ sends a packet to a port that is down. But each host counts the packets that it 
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from topologies.fabric.fabric import Fabric
 from topologies.shaping.classes import FRAME_BYTES, payload_bytes
@@ -16,6 +17,7 @@ from topologies.shaping.classes import FRAME_BYTES, payload_bytes
 _COLUMNS = re.compile(r"^\s*(\S+):(.*)$", re.MULTILINE)
 _HEADERS_BYTES = 14 + 52  # of Ethernet, and of IP and TCP with timestamps
 _MAX_WAITS = 100
+Exchange = Callable[[Any], Sequence[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +31,16 @@ class _Counts:
 
 
 class PacketBalance:
-    """Counts lost packets on the interfaces of a fabric's hosts, `host_pids` by rank, from now on.
+    """Counts lost packets on the interfaces of a fabric's hosts, `host_pids` by rank, from now on. Of a fabric that
+    machines share, these are the hosts here, and `exchange` returns the values of all machines.
 
     Nothing may be under way now. A segment of several frames that is lost as a whole counts as the full frames of its
     bytes, and so do parts of one that Open vSwitch has cut on the way.
     """
 
-    def __init__(self, fabric: Fabric, host_pids: Sequence[int]) -> None:
-        self._hosts = [
-            (gpu.interface, Path(f"/proc/{pid}/net/dev")) for gpu, pid in zip(fabric.gpus, host_pids, strict=True)
-        ]
+    def __init__(self, fabric: Fabric, host_pids: Mapping[int, int], exchange: Exchange) -> None:
+        self._hosts = [(fabric.gpus[rank].interface, Path(f"/proc/{pid}/net/dev")) for rank, pid in host_pids.items()]
+        self._exchange = exchange
         self._before = self._read()
 
     def lost(self, longest_s: float) -> int:
@@ -61,9 +63,12 @@ class PacketBalance:
         return max(0, packets, -(-payload // payload_bytes(FRAME_BYTES)))
 
     def _read(self) -> _Counts:
+        """Read what the hosts of all machines have counted."""
         sent = sent_bytes = received = received_bytes = 0
         for interface, file in self._hosts:
             columns = dict(_COLUMNS.findall(file.read_text()))[interface].split()
             received_bytes, received = received_bytes + int(columns[0]), received + int(columns[1])
             sent_bytes, sent = sent_bytes + int(columns[8]), sent + int(columns[9])
+        machines = self._exchange([sent, sent_bytes, received, received_bytes])
+        sent, sent_bytes, received, received_bytes = (sum(counts) for counts in zip(*machines, strict=True))
         return _Counts(sent=sent, sent_bytes=sent_bytes, received=received, received_bytes=received_bytes)

@@ -94,6 +94,9 @@ class Recovery:
 
     def _attempt(self, number: int, attempt: int, decide: Callable[[], Action]) -> MeasuredOutcome:
         """Attempt a collective once and return its outcome; raises the errors of `PointRun.collective`."""
+        if self._faults and self._testbed.share.machines > 1:
+            # A cable between machines loses what is on it when it goes down, such as TCP's delayed acknowledgements.
+            time.sleep(_SETTLE_S)
         changed, struck, self._began_ns = self._injector.before(number), False, None
         in_force = self._injector.in_force()
         if changed or in_force != self._in_force:  # without `changed`: a fault within a lost attempt

@@ -283,7 +283,8 @@ class Testbed:
                 self.set_queues()
             self._drops = DropCounter(self.network.pids_here.values())
             stack.callback(self._drops.close)
-            self._balance = PacketBalance(self.fabric, self.network.host_pids) if self.config.faults else None
+            pids, exchange = self.network.pids_here, self._peers.exchange
+            self._balance = PacketBalance(self.fabric, pids, exchange) if self.config.faults else None
             self._timer_latency = stack.enter_context(TimerLatency()) if self.platform.is_real else None
             self._stack = stack.pop_all()
         return self
@@ -675,7 +676,6 @@ class Testbed:
 
     def _wait_ready(self, without: Collection[str] = ()) -> None:
         with waking_vswitchd():
-            without = {*without, *self.share.elsewhere}
             self._controller.wait_ready(timeout_s=_READY_S, alive=self.controller.alive, without=without)
         self._peers.exchange(None)
 
@@ -711,6 +711,11 @@ class Testbed:
     def status(self) -> Mapping[str, Any]:
         """Return the controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
         return self._controller.status()
+
+    def tell_dead(self, dead: Cables) -> None:
+        """Tell the controller which of these cables are dead that no switch here has; raises ControllerError."""
+        if self.share.machines > 1:
+            self._controller.tell_dead(frozenset(one for one in dead if not any(map(self.share.has, one))))
 
     def await_status(self, noticed: Callable[[Mapping[str, Any]], bool]) -> bool:
         """Wait until `noticed` is true of the controller's status, at most NOTICED_S; return whether it was.

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from controller.api.protocol import (
+    CablesRequest,
     ProtocolError,
     RouteRequest,
     line_limit_bytes,
@@ -15,6 +16,7 @@ from controller.api.protocol import (
 )
 from tests.controller.conftest import FABRIC, LINKS, ROUTE
 from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.failures import cable
 from topologies.fabric.wan import WanSpec
 
 
@@ -64,6 +66,24 @@ def test_a_route_request_is_parsed_and_refused_if_a_key_is_missing() -> None:
 def test_an_invalid_request_is_refused_with_the_offending_value(key: str, value: Any, shown: str) -> None:
     with pytest.raises(ProtocolError) as error:
         parse_request(write_line(ROUTE | {key: value}), FABRIC)
+    assert shown in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("dead", "shown"),
+    [
+        ([["s0b0", "s1b9"]], "has ['s0b0', 's1b9']; allowed: cables of the fabric"),
+        ([["s0b0"]], "has ['s0b0']"),
+        (["s0b0-s1b0"], "has 's0b0-s1b0'"),
+        ([[{}, []]], "has [{}, []]"),
+        ("all", "is 'all'; allowed: a list of cables"),
+    ],
+)
+def test_dead_cables_are_those_of_the_fabric(dead: Any, shown: str) -> None:
+    request = parse_request(write_line({"ask": "cables", "dead": [["s1b0", "s0b0"]]}), FABRIC)
+    assert request == CablesRequest(frozenset({cable("s0b0", "s1b0")}))
+    with pytest.raises(ProtocolError) as error:
+        parse_request(write_line({"ask": "cables", "dead": dead}), FABRIC)
     assert shown in str(error.value) and "\n" not in str(error.value)
 
 

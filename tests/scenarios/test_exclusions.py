@@ -197,7 +197,11 @@ PAIRS: list[tuple[Part, Part, str]] = [
         (MACHINES, other, f"run.machines: 2 cannot be combined with {name}")
         for other, name in (
             (WALL, "the wall clock"),
-            (FAULT, "faults"),
+            (FAULT | {"fault": [{"at": "1 ms into collective 1", "what": "link s0b0-s1b0 down"}]}, "a fault within"),
+            (
+                {"fault": [{"at": "collective 1", "what": "controller killed"}]},
+                "a fault within a collective, or one that",
+            ),
             (PROGRAM, "a program"),
             (READS, "a mode with measured ports"),
             (TIMED, "conditions.every"),
@@ -216,6 +220,7 @@ NEEDED = {  # pairs of which one is not possible without the other's opposite, o
 
 OPEN: list[tuple[Part, Part]] = [
     (MACHINES, {"program": {"capture": ["s0b0>s1b0"]}}),
+    (MACHINES, FAULT),
     (MACHINES, BUFFER),
     (MACHINES, BUFFER | {"collective": {"algorithm": "hierarchical"}}),
     (MACHINES, COUNTED),

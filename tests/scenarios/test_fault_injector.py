@@ -11,14 +11,18 @@ from scenarios.spec.faults import Fault
 from scenarios.testbed import fault_injector
 from scenarios.testbed.fault_injector import FaultInjector
 from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.failures import cable, cable_name
+from topologies.fabric.machines import Share
 
 FABRIC = build_fabric(FabricSpec())
+WHOLE = Share(FABRIC)
 
 
 class FakeTestbed:
     """A testbed that records the interfaces that are down, the loss of each port, and kills and new controllers."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *faults: Fault) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *faults: Fault, share: Share = WHOLE) -> None:
+        self.told: list[list[str]] = []
         self.down: set[str] = set()
         self.loss: dict[str, float] = {}
         self.controllers: list[str] = []
@@ -28,6 +32,8 @@ class FakeTestbed:
         testbed: Any = SimpleNamespace(
             config=SimpleNamespace(faults=faults),
             fabric=FABRIC,
+            share=share,
+            tell_dead=lambda dead: self.told.append(sorted(map(cable_name, dead))),
             lose=self.loss.__setitem__,
             controller_at={},
             restore_links=lambda: None,
@@ -100,6 +106,22 @@ def test_a_lossy_link_drops_its_share_in_both_directions_until_the_fault_ends(mo
     both = ends("s0b0", "s1b0")
     assert len(both) == 2
     assert seen == [dict.fromkeys(both, share) for share in (0.01, 0.2, 0.01, 0.0, 0.0)]
+
+
+def test_of_two_machines_each_takes_its_own_ends_down_and_knows_what_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, ends in enumerate(("s0b0", "s1b0")):
+        between = Fault(collective=0, kind="link down", target="s0b0-s1b0", lasts=1)
+        far = Fault(collective=1, kind="switch down", target="s1b1")
+        fake = FakeTestbed(monkeypatch, between, far, share=Share(FABRIC, machine, 2))
+        fake.attempt(0)
+        (down,) = fake.down
+        assert down.startswith(ends) and fake.told[-1] == ["s0b0-s1b0"]
+        fake.attempt(1)
+        of_far = [c for c in FABRIC.cables if "s1b1" in (c.a, c.b)]
+        assert fake.told[-1] == sorted(cable_name(cable(c.a, c.b)) for c in of_far)
+        between_machines = [c for c in of_far if {c.a[:2], c.b[:2]} == {"s0", "s1"}]
+        assert len(fake.down) == (len(of_far) if machine else len(between_machines))
+        assert {name[:2] for name in fake.down} <= {f"s{machine}"} and not fake.controllers
 
 
 def test_an_interface_stays_down_while_another_fault_keeps_it_down(monkeypatch: pytest.MonkeyPatch) -> None:

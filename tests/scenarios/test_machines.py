@@ -28,6 +28,12 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.machines import Share
 
 MODES = ("base", "wan", "ccl", "joint")
+FAULTS = [
+    {"at": "collective 1", "what": "link s0b0-s1b0 down", "for": "2 collectives"},  # between the machines
+    {"at": "collective 2", "what": "link s1b0-s2b0 down", "for": "2 collectives"},  # unknown to the first machine
+    {"at": "collective 4", "what": "switch s2b1 down"},
+    {"at": "collective 4", "what": "agent 5 slow 3x"},
+]
 
 
 def records(mode: str, machines: int, values: dict[str, object], captures: Path | None = None) -> list[dict[str, Any]]:
@@ -73,6 +79,7 @@ def test_every_message_takes_the_nanoseconds_of_one_machine(mode: str) -> None:
         ("joint", 3, {"fabric.gpus": [2, 3, 3], "conditions.wan_delay": "3 ms", "collective.count": 11}),
         ("ccl", 2, {"control.counted": True, "control.delay": ["1 ms", "8 ms"], "conditions.wan_delay": "3 ms"}),
         ("wan", 2, {"control.knowledge": "probed", "conditions.wan_delay": "3 ms"}),
+        ("wan", 2, {"fabric.gpus": [2, 3, 3], "collective.count": 6, "fault": FAULTS, "conditions.wan_delay": "3 ms"}),
         ("base", 2, {"collective.count": 1, "transport.queue": "fifo", "fabric.buffer": "1 MB"}),
     ],
 )

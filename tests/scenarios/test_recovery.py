@@ -161,7 +161,10 @@ def test_a_fault_within_a_collective_marks_it_disturbed_and_reconnects_afterward
     testbed.collective = begin  # type: ignore[method-assign]
     records, _, _ = run(testbed, 3)
     assert [(row.faults, row.undisturbed) for row in records] == [((), True), ((), False), ((), True)]
-    assert testbed.calls == ["await_tunnel_limits", "disconnect", "restore_links", "reroute"]
+    assert testbed.calls == [
+        *("await_tunnel_limits", "tell_dead", "disconnect"),
+        *("restore_links", "tell_dead", "reroute"),
+    ]
 
 
 def test_paths_are_chosen_only_after_the_controller_noticed_a_link_going_down_or_up() -> None:
