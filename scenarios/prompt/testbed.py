@@ -31,7 +31,8 @@ from scenarios.spec.jobs import JobSpec
 from scenarios.spec.pieces import chosen_pieces
 from scenarios.spec.program import check
 from scenarios.spec.scenario import Scenario
-from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
+from scenarios.testbed.record import CollectiveRecord
+from scenarios.testbed.testbed import NOTICED_S, Failure, Testbed
 from topologies.conditions.link_overrides import LinkConditions
 from topologies.errors import SpecError
 from topologies.fabric.addressing import Cable

@@ -19,7 +19,7 @@ from controller.routing.switch_paths import FabricPaths
 from scenarios.policies.policy import Mode, When
 from scenarios.prompt.state import State, candidates, crosses, edges
 from scenarios.spec.admission import UNADMITTED, Transfer
-from scenarios.testbed.testbed import CollectiveRecord
+from scenarios.testbed.record import CollectiveRecord
 from scenarios.text_table import aligned
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, CutOff, cable_name, cut_off, reachable

@@ -20,8 +20,9 @@ from scenarios.testbed.capture import CAPTURED, CaptureError, Captures
 from scenarios.testbed.launch import numbers_in
 from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform, joined
 from scenarios.testbed.point_run import PointRun
+from scenarios.testbed.record import CollectiveRecord
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import CollectiveRecord, Failure, Testbed
+from scenarios.testbed.testbed import Failure, Testbed
 from scenarios.vm.boot import MACHINE
 
 _YIELDS = 3  # number of yields, for the processes that forward the output

@@ -35,7 +35,8 @@ from scenarios.testbed import probing
 from scenarios.testbed.path_warmup import warm
 from scenarios.testbed.port_watch import Counters, PortWatch
 from scenarios.testbed.rate_changes import RateChanges
-from scenarios.testbed.testbed import CollectiveRecord, Probe, Reconfiguration, Testbed
+from scenarios.testbed.record import CollectiveRecord, Reconfiguration
+from scenarios.testbed.testbed import Probe, Testbed
 
 Floats = npt.NDArray[np.float64]
 

@@ -19,7 +19,8 @@ from scenarios.policies.situation import Action
 from scenarios.spec.faults import CABLE_KINDS, MAX_ATTEMPTS, dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
 from scenarios.testbed.point_run import MeasuredOutcome, PointRun, Skipping
-from scenarios.testbed.testbed import CollectiveRecord, Event, WrongDataError
+from scenarios.testbed.record import CollectiveRecord
+from scenarios.testbed.testbed import Event, WrongDataError
 from topologies.fabric.failures import cable
 
 _SETTLE_S = 0.5  # for packets in flight, and in virtual time, where waiting costs nothing, for the controller as well

@@ -14,7 +14,8 @@ from scenarios.prompt.testbed import InteractiveTestbed
 from scenarios.spec.load import load_scenario, resolved
 from scenarios.testbed.platform import VIRTUAL
 from scenarios.testbed.point_run import PointRun
-from scenarios.testbed.testbed import CollectiveRecord, Testbed
+from scenarios.testbed.record import CollectiveRecord
+from scenarios.testbed.testbed import Testbed
 
 COUNT = 4
 

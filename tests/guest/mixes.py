@@ -29,8 +29,9 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.load import scenario_of
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.point_run import PointRun
+from scenarios.testbed.record import CollectiveRecord
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import CollectiveRecord, Testbed
+from scenarios.testbed.testbed import Testbed
 from topologies.fabric.fabric import build_fabric
 
 MAX_TIMES = 50.0

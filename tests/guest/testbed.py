@@ -18,8 +18,9 @@ from analysis.statistics.fault_outcomes import fault_outcomes
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.testbed.point_run import PointRun
+from scenarios.testbed.record import CollectiveRecord
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed
+from scenarios.testbed.testbed import Event, Testbed
 
 COUNT, WATCHED = 10, 4
 VICTIMS = {3: "controller", 5: "hosts.agent.launcher"}

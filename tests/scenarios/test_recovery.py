@@ -15,8 +15,9 @@ from scenarios.policies.situation import Action
 from scenarios.spec.faults import Fault
 from scenarios.testbed import fault_injector, recovery, testbed
 from scenarios.testbed.point_run import MeasuredOutcome
+from scenarios.testbed.record import CollectiveRecord
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import CollectiveRecord, WrongDataError
+from scenarios.testbed.testbed import WrongDataError
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.machines import Share
 
