@@ -61,6 +61,8 @@ WRONG_DATA = "delivered wrong data"
 _SYSTEM_BYTES = 512 * 2**20  # includes room for the kernel's page cache and for choosing rings
 _GPU_BYTES, _PAIR_BYTES, _AGENT_BYTES = 3_500_000, 20_000, 3_500_000
 _KEPT, _QUEUED = 1.45, 1.25  # memory per byte that agents keep, and per byte in flight, as `peak_usage` counts them
+_RESERVED_BYTES = 64 * 2**20  # of a VM that is joined with others (guest.sh)
+_COMPILED_BYTES = 2_200  # of a transfer in all ranks' programs, which each VM compiles (136 MB with 256 GPUs)
 _SUMS_BYTES, _SUMS_GPU_BYTES = 32 * 2**20, 8 * 2**20  # numpy, and each agent's multiplied data
 _TRACE_SHARE = 6  # memory for the rows of a trace while it is read, as a multiple of its file size
 _KEPT_BYTES = 65536  # of a VM's output on stderr
@@ -131,7 +133,8 @@ def memory_bytes(config: Scenario) -> int:
     sums = _SUMS_BYTES + _SUMS_GPU_BYTES * config.gpus if adds else 0
     trace = config.conditions.trace
     trace_rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
-    once = (config.run.machines - 1) * _SYSTEM_BYTES
+    further = _SYSTEM_BYTES + _RESERVED_BYTES + _COMPILED_BYTES * len(workload.schedule.transfers)
+    once = (config.run.machines - 1) * further
     return once + network_bytes(config) + _AGENT_BYTES * config.gpus + data + sums + trace_rows * config.run.machines
 
 

@@ -42,6 +42,10 @@ pivot_root . . && umount -l . && cd / || fail "the overlay could not be made the
 echo longhaul >/proc/sys/kernel/hostname
 [ -e /etc/machine-id ] || : >/etc/machine-id # hosts mount files of their own over it
 echo 1 >/proc/sys/vm/panic_on_oom # end with an error, instead of going on with a process missing
+for link in /sys/class/net/join*; do
+    # What another machine sends needs memory at once, up to 500 kB a packet, and cannot wait for pages to be freed.
+    [ -e "$link" ] && echo 65536 >/proc/sys/vm/min_free_kbytes && break
+done
 ulimit -n 65536
 ip link set lo up
 cd -- "$directory" || fail "the working directory $directory cannot be entered in the VM"
