@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from analysis.results.paragraphs import About, Paragraph, those_about
-from analysis.statistics.answer import answer, winners
+from analysis.statistics.answer import answer, engines_told, winners
 from analysis.statistics.block_notes import few_blocks_sentence
 from analysis.statistics.bound_words import bound_words
 from analysis.statistics.budget_words import Kept, budget_sentence
@@ -81,6 +81,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
     modelled = [plain_values(result.config)["fault"] for result in results if result.engine == "model"]
     settings = settings_of(results)
+    told = _of_engines(results, engines_told(settings, times))
     grain = grain_sentence(
         winners(settings, times),
         lambda index: configs[index].workload.algorithm,
@@ -95,11 +96,11 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     )
     said = [
         answer(settings, times, jobs),
-        _without_faults(results),
+        _without_faults(results, told),
         fault_costs_sentence(struck),
-        change_costs_sentence(results),
-        _budgets(results),
-        slower_ring_sentence(results),
+        change_costs_sentence(told),
+        _budgets(told),
+        slower_ring_sentence(told),
         promises_sentence(results),
         when,
         drawn,
@@ -112,10 +113,21 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     return " ".join(filter(None, said))
 
 
+def _of_engines(results: Sequence[ConfigResult], engines: Mapping[Place, str]) -> list[ConfigResult]:
+    """Return the results with the points alone whose engine is the one that the answer tells of them."""
+    own = (
+        replace(
+            one, points=tuple(each for each in one.points if engines.get(Place(one.index, each.mode)) == one.engine)
+        )
+        for one in results
+    )
+    return [one for one in own if one.points]
+
+
 def _budgets(results: Sequence[ConfigResult]) -> str:
-    """Return where means keep the budget of a collective, measured ones where there are some; "" without a budget."""
+    """Return where means keep the budget of a collective, in points of which each has one engine; "" without a
+    budget."""
     at = {one.index: one.at for one in settings_of(results)}
-    measured = {(one.index, point.mode) for one in results if one.engine != "model" for point in one.points}
     return budget_sentence(
         [
             Kept(
@@ -128,21 +140,18 @@ def _budgets(results: Sequence[ConfigResult]) -> str:
             )
             for result in results
             for point in result.points
-            if point.budget is not None and (result.engine != "model" or (result.index, point.mode) not in measured)
+            if point.budget is not None
         ]
     )
 
 
-def _without_faults(results: Sequence[ConfigResult]) -> str:
-    """Return what would be fastest without the faults, by the times of the engine that the answer tells of: measured
-    ones if the model has not all faults, or else those of more collectives; by the other one's where costs are not all
-    known."""
-    settings = settings_of(results)
-    lacks = any(one.is_unmodelled for one in settings)
-    engines = {result.engine: 0 for result in results}
-    for result in results:
-        engines[result.engine] += sum(point.summary.collectives for point in result.points)
-    for engine in sorted(engines, key=lambda one: (one != "model" and lacks, engines[one]), reverse=True):
+def _without_faults(results: Sequence[ConfigResult], told: Sequence[ConfigResult]) -> str:
+    """Return what would be fastest without the faults, by the times of the engine that most of the answer tells of,
+    those in `told`; by the other one's where costs are not all known."""
+    engines = {one.engine: 0 for one in (*told, *results)}
+    for result in told:
+        engines[result.engine] += len(result.points)
+    for engine in sorted(engines, key=lambda one: engines[one], reverse=True):
         of_engine = [result for result in results if result.engine == engine]
         if said := without_faults_sentence(settings_of(of_engine), _means(of_engine)):
             return said
@@ -318,14 +327,12 @@ def opening_sentence(results: Sequence[ConfigResult]) -> str:
 
 
 def change_costs_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return how long a change of paths alone takes, and one of the ring, on average in each mode, of the engine that
-    has measured them, or else the model where it counts them; "" for several configurations, and where changes take no
-    time or are not counted."""
-    engine = max((result.engine for result in results), key=lambda one: one != "model", default="")
-    here = [result for result in results if result.engine == engine]
-    if len(here) != 1 or not here[0].config.control.counted:
+    """Return how long a change of paths alone takes, and one of the ring, on average in each mode of these results, of
+    the engine that the answer tells of; "" for several configurations or engines, and where changes take no time or are
+    not counted."""
+    if len(results) != 1 or not results[0].config.control.counted:
         return ""
-    points = [(point.mode, point.changes) for point in here[0].points if point.changes is not None]
+    points = [(point.mode, point.changes) for point in results[0].points if point.changes is not None]
     paths = [(mode, one.alone, one.alone_s) for mode, one in points if one.alone_s is not None]
     rings = [(mode, one.rings, one.rings_s) for mode, one in points if one.rings_s is not None]
     told = [

@@ -2,6 +2,7 @@
 
 import csv
 import html
+import itertools
 import json
 import re
 from pathlib import Path
@@ -84,6 +85,26 @@ def test_reconfiguration_times_are_stored_and_their_mean_is_shown_for_modes_that
     with Path("run/summary.csv").open() as file:
         found = [(row["mean_reconfigure_s"], row["reconfigurations"]) for row in csv.DictReader(file)]
     assert found == [("0.002", "1"), ("0.0015", "2")]
+
+
+def test_the_changes_and_budgets_told_with_predicted_times_are_those_of_all_predicted_collectives(testbeds, capsys):
+    """Few collectives are measured and many predicted: the sentence compares predicted times, and counts of them."""
+    testbeds(FakeTestbeds(changes=lambda *_: {"reconfigure_s": 0.01}))
+    Path("few.toml").write_text(
+        '[conditions]\nsampler = "ar1"\nwan_rate = "10-40 Gbit/s"\nwan_delay = "5 ms"\n'
+        '[collective]\ncount = 300\nemulated = 4\nbudget = "25 ms"\n'
+        '[control]\ncounted = true\ndelay = "5 ms"\n[run]\nmodes = ["base", "wan"]\n'
+    )
+    run("few.toml", "--engine", "both", "--out", "run", "--no-report")
+    sentence = capsys.readouterr().out.split("\n\n")[0]
+    rows = load("run")
+    wan = rows[(rows["engine"] == "model") & (rows["mode"] == "wan")].sort_values("collective")
+    ways = [tuple(one) for one in wan["paths"]]
+    changes = sum(one != other for one, other in itertools.pairwise(ways))
+    assert "over 300 AllGathers each (timing model)" in sentence and changes > 100
+    assert f"(wan {changes:,} times)" in sentence
+    fitting = int((wan["completion_s"] <= 0.025).sum())
+    assert f"wan ({fitting:,} of 300 collectives do)" in sentence
 
 
 def test_the_time_in_which_connections_open_is_told_where_it_is_noticeable(tmp_path):
