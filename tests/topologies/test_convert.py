@@ -372,6 +372,48 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(
     assert out == "" and (tmp_path / "a").read_bytes() == (content if isinstance(content, bytes) else content.encode())
 
 
+@pytest.mark.parametrize("kind", ["rates", "delays"])
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ("{time}src,dst,{unit}\n{zero}s0,s1,8.5\n", "{unit}"),
+        ("{time}src,dst,available ({unit})\n{zero}s0,s1,8.5\n", "available ({unit})"),
+        ("{time}src,dst,loss,jitter,value_{unit}\n{zero}s0,s1,1,2,8.5\n", "value_{unit}"),
+        ("time;s0>s1 [{unit}];s1>s0\n0;8,5;9\n", "s0>s1 [{unit}]"),
+        ("time,s0>s1_{unit},s1>s0_{unit}\n0,8.5,9\n", "s0>s1_{unit}"),
+        ("{unit},s0,s1\ns0,,8.5\ns1,9,\n", "{unit}"),
+        ("from ({unit}),s0,s1\ns0,,8.5\ns1,9,\n", "from ({unit})"),
+    ],
+)
+def test_a_unit_of_the_other_quantity_is_refused_with_what_is_allowed(
+    kind: str, table: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Delays that are converted without --as would else become rates of the same digits, and rates delays."""
+    other, unit = ("delays", "ms") if kind == "rates" else ("rates", "Mbps")
+    words = {"time": "time," * (kind == "rates"), "zero": "0," * (kind == "rates"), "unit": unit}
+    files, options = {"a.csv": table.format(**words)}, ["--as", kind] if kind == "delays" else []
+    assert converted(tmp_path, files, *options) == 2
+    out, err = capsys.readouterr()
+    allowed = "bit/s, kbit/s" if kind == "rates" else "ns, us, ms, s)"
+    assert out == "" and err.count("\n") == 1
+    assert f'a.csv:1: "{named.format(**words)}" names {unit}, a unit of {other}; allowed: --as {other}, or' in err
+    assert allowed in err
+    if table.startswith("{time}"):  # the other quantity needs a time, or none
+        return
+    assert converted(tmp_path, files, "--as", other) == 0
+
+
+def test_a_time_an_unused_column_and_a_sites_name_may_end_as_units_of_the_other_quantity_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "time_ms,src,dst,rtt_ms,rate_mbps\n0,s0,s1,8,900\n"
+    assert converted(tmp_path, {"long.csv": long}) == 0
+    assert "0,s0b0>s1b0,900 Mbit/s" in capsys.readouterr().out
+    wide = "time,gcp_eu>gcp_us,gcp_us>gcp_eu\n0,900 Mbit/s,800 Mbit/s\n"
+    assert converted(tmp_path, {"wide.csv": wide}, "--site", "gcp_eu=s0", "--site", "gcp_us=s1") == 0
+    assert "0,s0b0>s1b0,900 Mbit/s" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("kind", "header", "values", "says"),
     [
