@@ -19,10 +19,17 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.contests import MODE, Place, contests_of, differing_words
-from analysis.statistics.declared_faults import DOWN, unmodelled_sentence, until_end_sentence
+from analysis.statistics.declared_faults import (
+    DOWN,
+    still_in_force_sentence,
+    unmodelled_sentence,
+    until_end_sentence,
+)
 from analysis.statistics.fault_costs import (
+    PointCosts,
     attempts_sentence,
     cost_words,
+    ends_of,
     fault_costs_sentence,
     predicted_attempts_sentence,
 )
@@ -91,6 +98,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     when = gain_times_sentence(settings, times, conditions, {index: _in_gaps(one) for index, one in configs.items()})
     attempts = attempts_sentence(fault for result in results for point in result.points for fault in point.faults)
     struck = pooled_faults(results)
+    ends = ends_of(fault for one in results if one.engine == "model" for point in one.points for fault in point.faults)
     predicted = predicted_attempts_sentence(
         (one.mode, [fault.results[0] for fault in one.faults]) for one in struck if one.engine == "model"
     )
@@ -105,12 +113,25 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         when,
         drawn,
         grain,
-        unmodelled_sentence(modelled),
-        until_end_sentence(modelled),
+        unmodelled_sentence(modelled, ends),
+        until_end_sentence(modelled, ends),
+        _still_in_force(results, struck),
         attempts,
         predicted,
     ]
     return " ".join(filter(None, said))
+
+
+def _still_in_force(results: Sequence[ConfigResult], struck: Sequence[PointCosts]) -> str:
+    """Return which faults were to end and have not at the end of the run, and in which modes if not in all."""
+    modes = dict[tuple[int, str], dict[str, bool]]()
+    for point in struck:
+        for fault in point.faults:
+            here = modes.setdefault((fault.results[0].number, fault.results[0].what), {})
+            here[point.mode] = here.get(point.mode, False) or bool(fault.in_force)
+    lasting = {key: [mode for mode, lasts in here.items() if lasts] for key, here in modes.items()}
+    told = {key: some if len(some) < len(modes[key]) else [] for key, some in lasting.items() if some}
+    return still_in_force_sentence((plain_values(result.config)["fault"] for result in results), told)
 
 
 def _of_engines(results: Sequence[ConfigResult], engines: Mapping[Place, str]) -> list[ConfigResult]:
