@@ -34,7 +34,7 @@ from analysis.statistics.fault_costs import (
     predicted_attempts_sentence,
 )
 from analysis.statistics.fidelity import Fidelity
-from analysis.statistics.gain_times import gain_times_sentence
+from analysis.statistics.gain_times import gain_times_sentence, worst_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Series, gain, reasons
 from analysis.statistics.job_times import series_of_jobs
@@ -63,6 +63,7 @@ from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.trace_times import trace_time
 from scenarios.text_table import aligned
+from topologies.conditions.trace import Trace
 from topologies.errors import SpecError, list_all, list_first
 from topologies.fabric.fabric import build_fabric
 from topologies.units import format_delay
@@ -95,7 +96,9 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         lambda index: _most_at_a_time(configs[index]),
     )
     conditions = {index: config.conditions for index, config in configs.items()}
-    when = gain_times_sentence(settings, times, conditions, {index: _in_gaps(one) for index, one in configs.items()})
+    in_gaps = {index: _in_gaps(one) for index, one in configs.items()}
+    begins_ns = {index: one.begins_ns for index, config in configs.items() if (one := _trace_of(config)) is not None}
+    when = gain_times_sentence(settings, times, conditions, in_gaps, begins_ns)
     attempts = attempts_sentence(fault for result in results for point in result.points for fault in point.faults)
     struck = pooled_faults(results)
     ends = ends_of(fault for one in results if one.engine == "model" for point in one.points for fault in point.faults)
@@ -111,6 +114,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         slower_ring_sentence(told),
         promises_sentence(results),
         when,
+        worst_sentence(settings, times, conditions, begins_ns),
         drawn,
         grain,
         unmodelled_sentence(modelled, ends),
@@ -228,11 +232,16 @@ def promises_sentence(results: Sequence[ConfigResult]) -> str:
 
 def _in_gaps(config: Scenario) -> set[int]:
     """Return the collectives in gaps of the trace, if there is one."""
-    try:
-        trace = config.trace
-    except SpecError:  # its file has gone since the run began, which has its results
-        trace = None
+    trace = _trace_of(config)
     return set() if trace is None else trace.in_gaps_of(config.collective.count)
+
+
+def _trace_of(config: Scenario) -> Trace | None:
+    """Return the trace of a configuration, if there is one."""
+    try:
+        return config.trace
+    except SpecError:  # its file has gone since the run began, which has its results
+        return None
 
 
 def _most_at_a_time(config: Scenario) -> int:

@@ -22,6 +22,7 @@ from scenarios.api import run, scenario
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import scenario_of
 from tests.conftest import PROJECT
+from topologies.conditions.clock import in_utc
 from topologies.conditions.convert.__main__ import main
 from topologies.conditions.convert.tables import time_of_name
 from topologies.conditions.trace import read_trace
@@ -46,7 +47,9 @@ IPERF = {
         {"sum": {"start": 2.0005, "end": 3, "bits_per_second": 9412345678.5}},
     ],
 }
-IPERF_TRACE = "time,link,rate\n0,{0},4.3 Gbit/s\n1.0005,{0},9.412345678 Gbit/s\n".format(LINKS[0])
+IPERF_TRACE = "# begins 2026-01-31T23:59:56Z\ntime,link,rate\n0,{0},4.3 Gbit/s\n1.0005,{0},9.412345678 Gbit/s\n".format(
+    LINKS[0]
+)
 MATRIX = "time,0\nGbit/s,Zürich,Genève\nZürich,,4.3\nGenève,3.9,\n"
 
 
@@ -128,7 +131,7 @@ FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
         {"a.csv": with_header(HEADER, LONG.replace("\n10,", "\n1769904005000,").replace("0,", "1769903995000,", 1))
             .replace("\n0,", "\n1769903995000,")},
         [],
-        TRACE,
+        f"# begins 2026-01-31T23:59:55Z\n{TRACE}",
         ["its times are taken as milliseconds", f"{BEGINS}1769903995000 (2026-01-31 23:59:55 UTC)", DOWN],
     ),
     "ms in the header": (
@@ -141,7 +144,7 @@ FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
         {"a.csv": with_header(HEADER, "2026-01-31T23:59:55+01:00,Zürich,Genève,4300\n2026-01-31T23:00:05Z,Zürich,"
                               "Genève,4100\n")},
         [],
-        f"time,link,rate\n0,{LINKS[0]},4.3 Gbit/s\n10,{LINKS[0]},4.1 Gbit/s\n",
+        f"# begins 2026-01-31T22:59:55Z\ntime,link,rate\n0,{LINKS[0]},4.3 Gbit/s\n10,{LINKS[0]},4.1 Gbit/s\n",
         ["it begins at its first time, 2026-01-31T23:59:55+01:00"],
     ),
     "names of links": (
@@ -507,6 +510,32 @@ def test_a_trace_has_the_rates_that_were_written(
         wanted = sorted((ms - first, rate) for ms, of, rate in rates if of == link)
         wanted = wanted if wanted[0][0] == 0 else [(0, wanted[0][1]), *wanted]
         assert [(at // 10**6, int(rate)) for at, rate in zip(times_ns.tolist(), bps, strict=True)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "begins"),
+    [
+        ("1767243600", "1767243660", "2026-01-01 05:00:00 UTC"),
+        ("1767243600500", "1767243660500", "2026-01-01 05:00:00 UTC"),
+        ("2026-01-01T06:00:00+01:00", "2026-01-01T06:01:00+01:00", "2026-01-01 05:00:00 UTC"),
+        ("2026-01-01T05:00:00", "2026-01-01T05:01:00", "2026-01-01 05:00:00 UTC"),
+        ("0", "60", None),
+        ("12", "72", None),
+    ],
+)
+def test_a_trace_keeps_the_time_of_day_of_what_was_measured(
+    first: str, second: str, begins: str | None, tmp_path: Path
+) -> None:
+    """Read back as a scenario reads it, with a first row that was left out by hand, the instant is the same."""
+    rows = f"time,link,rate_mbps\n{first},s0b0>s1b0,900\n{second},s0b0>s1b0,800\n"
+    assert converted(tmp_path, {"a.csv": rows}, "--out", str(tmp_path / "trace.csv")) == 0
+    trace = read_trace(tmp_path / "trace.csv", ["s0b0>s1b0"])
+    assert (None if trace.begins_ns is None else in_utc(trace.begins_ns)) == begins
+    assert any(begins in note for note in trace.notes) if begins else not trace.notes
+    lines = (tmp_path / "trace.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "later.csv").write_text("".join(line for line in lines if not line.startswith("0,")))
+    later = read_trace(tmp_path / "later.csv", ["s0b0>s1b0"])
+    assert later.begins_ns is None if begins is None else later.begins_ns == (trace.begins_ns or 0) + 60 * 10**9
 
 
 FOUR = [("A", "B"), ("B", "A"), ("A", "C"), ("C", "A")]
