@@ -38,7 +38,7 @@ from analysis.statistics.gain_times import gain_times_sentence, worst_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Series, gain, reasons
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.jobs_in_words import amount_of, measured_as
+from analysis.statistics.jobs_in_words import amount_of, classes_sentence, measured_as
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.pooled_means import pooled_lines
 from analysis.statistics.rates import drawn_sentence, wan_links_sentence
@@ -105,8 +105,11 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     predicted = predicted_attempts_sentence(
         (one.mode, [fault.results[0] for fault in one.faults]) for one in struck if one.engine == "model"
     )
+    first = answer(settings, times, jobs)
+    tables = [plain_values(config) for config in configs.values()]
     said = [
-        answer(settings, times, jobs),
+        first,
+        classes_sentence([(one["job"] or (), one["class"]) for one in tables], first),
         _without_faults(results, told),
         fault_costs_sentence(struck),
         change_costs_sentence(told),
