@@ -314,18 +314,14 @@ def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     configs = [result.config for result in results]
     links = wan_links_sentence((build_fabric(config.fabric), config.conditions) for config in configs)
     is_single = all(config.fabric.routing == "single" for config in configs)
-    used = ": the bound may use all of them, base takes one path between two border routers" if is_single else ""
-    yield from filter(
-        None,
-        [
-            bound_words(
-                bounds_of((result, point) for result in results for point in result.points).values(),
-                faults=any(config.faults for config in configs),
-                jobs=any(config.jobs for config in configs),
-            ),
-            f"{links}{used}" if links else "",
-        ],
+    bounds = bound_words(
+        bounds_of((result, point) for result in results for point in result.points).values(),
+        faults=any(config.faults for config in configs),
+        jobs=any(config.jobs for config in configs),
     )
+    taken = "base takes one path between two border routers" if is_single else ""
+    used = ", ".join(filter(None, ["the bound may use all of them" * bool(bounds and taken), taken]))
+    yield from filter(None, [bounds, f"{links}{f': {used}' * bool(used)}" if links else ""])
 
 
 def _empty_lines(results: Sequence[ConfigResult]) -> Iterator[str]:

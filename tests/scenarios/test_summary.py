@@ -125,6 +125,18 @@ def test_the_time_in_which_connections_open_is_told_where_it_is_noticeable(tmp_p
     assert "connections were opened" not in near
 
 
+@pytest.mark.parametrize("kind", ["allgather", "training"])
+def test_a_bound_is_spoken_of_only_where_one_is_printed(tmp_path, kind):
+    """The bound of training is not known; that base takes one of the WAN's links holds without it."""
+    options = ["--collectives", "5", "--modes", "base,wan", "--set", f"collective.kind={kind}"]
+    options += ["--set", "conditions.wan_rate=40 Gbit/s", "--no-report"]
+    said, _ = ended("--engine", "model", *options, "--out", tmp_path / "out", cwd=tmp_path)
+    assert ("lower bound" in said) is ("the bound may use all of them" in said) is (kind == "allgather")
+    assert "base takes one path between two border routers" in said
+    (line,) = (one for one in said.splitlines() if one.startswith("the WAN has 4 links"))
+    assert line.endswith("base takes one path between two border routers")
+
+
 def test_the_lower_bound_depends_only_on_the_conditions_not_on_mode_engine_or_batch(emulate, capsys):
     emulate(lambda *_: {}, "--modes", "base,joint", "--collectives", "12", "--json", "--no-report")
     points = json.loads(capsys.readouterr().out)["points"]
