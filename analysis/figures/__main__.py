@@ -55,7 +55,7 @@ from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
 from analysis.statistics.contests import shared_words
 from analysis.statistics.declared_faults import unmodelled_sentence
-from analysis.statistics.fault_costs import attempts_sentence, faults_by_point
+from analysis.statistics.fault_costs import attempts_sentence, ends_of, faults_by_point
 from topologies.command_line import CommandParser
 from topologies.errors import list_first
 from topologies.heartbeat import SILENT_S, heartbeat
@@ -183,9 +183,10 @@ def without_words(run: Run, points: Points) -> str:
 
 def _without(run: Run, points: Points) -> list[str]:
     modelled = [point.configuration for point in points.values() if point.engine == "model"]
-    faults = chain.from_iterable(faults_by_point(run.faults.to_dict("records")).values())
-    without = unmodelled_sentence(one.values.get("fault") for one in modelled)
-    return [*filter(None, [without, attempts_sentence(faults)])]
+    faults = faults_by_point(run.faults.to_dict("records"))
+    ends = ends_of(one for point, here in faults.items() if point.engine == "model" for one in here)
+    without = unmodelled_sentence((one.values.get("fault") for one in modelled), ends)
+    return [*filter(None, [without, attempts_sentence(chain.from_iterable(faults.values()))])]
 
 
 def _noted(words: str, task: Task, *, drawn: Sequence[str] = ()) -> Task:

@@ -18,6 +18,7 @@ from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading
 from analysis.figures.run_points import Configuration
 from analysis.figures.style import INK, MODE_STYLES, SIDES, paler, place_of, time_unit
 from analysis.results.reader import Run
+from analysis.statistics.jobs_in_words import classes_sentence
 
 _TICK_WIDTH = 14  # characters in a line of a tick's label
 _MOST_LINES = 2  # of a tick's label; where one has more, letters stand for them
@@ -89,7 +90,10 @@ def picture_of_sweep(name: str, run: Run, configurations: Sequence[Configuration
     }
     where = f"{title}, mode {' '.join(sorted({mode for _, mode in modes}))}"
     measures = {job: measure for one in configurations for job, measure in one.measures_of_jobs.items()}
-    caption = f"{_times(measures)} by configuration: {where}."
+    classes = classes_sentence(
+        [(one.values.get("job") or (), one.values.get("class")) for one in configurations], f"{where} {ticks}"
+    )
+    caption = f"{_times(measures)} by configuration: {where}.{f' {classes}' * bool(classes)}"
     amounts = _amounts(configurations)
     return _picture(
         f"{name}-jobs",
@@ -100,6 +104,7 @@ def picture_of_sweep(name: str, run: Run, configurations: Sequence[Configuration
         measures=measures,
         amounts=amounts,
         whole=_rounds(run),
+        classes=classes,
     )
 
 
@@ -132,10 +137,11 @@ def _picture(
     measures: Mapping[str, str],
     amounts: Mapping[str, str],
     whole: int,
+    classes: str = "",
 ) -> Picture | None:
     """Draw bars in a panel for each job, at ticks with these labels by configuration and mode; None without bars. A
     point of the run has `whole` rounds. `measures` tell what a job's time is in place of its completion time, and
-    `amounts` of how many repetitions it is."""
+    `amounts` of how many repetitions it is; `classes` what the classes of jobs are."""
     if not bars:
         return None
     of_job: dict[str, list[Bar]] = {}
@@ -169,7 +175,7 @@ def _picture(
             if rounds > 1
             else f"one round{of_all}"
         )
-        legend(figure, [], "\n".join([*key, engines, how]))
+        legend(figure, [], "\n".join([*key, *[classes] * bool(classes), engines, how]))
     return Picture(
         name=name,
         caption=caption,

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import AutoLocator, MaxNLocator
+from matplotlib.ticker import AutoLocator, FixedFormatter, FixedLocator, MaxNLocator
 
 from analysis.figures.collective_detail import links_in_use
 from analysis.figures.faults_in_force import dead_cables, dead_links, links_of_fault, of_point
@@ -36,8 +37,10 @@ from analysis.statistics.fault_costs import (
     some_collectives,
     told,
 )
+from topologies.conditions.clock import in_utc
 from topologies.conditions.sampler import sampler, trace_of
 from topologies.conditions.timed import Timed
+from topologies.conditions.trace import Trace
 from topologies.errors import ConditionsError, list_first
 from topologies.fabric.fabric import LogicalLink
 from topologies.fabric.link_names import in_short
@@ -56,6 +59,9 @@ _INCHES = 5.2
 _COSTS, _MOST_JOBS = 6, 4  # faults whose cost is written below the figure, and jobs in each
 _MARKER = 0.015  # room for half a marker, as a share of an axis
 _MOST_ROWS, _LEAST = 400, 10  # rows of conditions by time that are drawn, in at least so many collectives
+
+_MOST_CLOCK, _LEAST_CLOCK_S = 6, 4.0  # times of day above a figure, and the shortest time that has some
+_CLOCK_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 
 
 Shown = Sequence[tuple[PointRows, npt.NDArray[np.bool_]]]
@@ -172,7 +178,8 @@ class _FromZero(AutoLocator):
 
 
 def _draw_clock(axes: Axes, configuration: Configuration, window: tuple[int, int]) -> None:
-    """Add an axis above with the time of the conditions, counted from collective 0, if they have one."""
+    """Add an axis above with the time of the conditions, counted from collective 0, if they have one, or the time of
+    day if it is known when their trace begins."""
     seconds = interval_s(configuration)
     if not seconds:
         return
@@ -180,9 +187,33 @@ def _draw_clock(axes: Axes, configuration: Configuration, window: tuple[int, int
     times: Any = partial(np.multiply, seconds / unit_s), partial(np.multiply, unit_s / seconds)
     above = axes.secondary_xaxis("top", functions=times)
     what = "time in the trace" if configuration.values["conditions.sampler"] == "trace" else "time of the conditions"
-    above.set_xlabel(f"{what} ({unit})")
+    trace = _trace_of(configuration)
+    begins_ns = None if trace is None or trace.repeats else trace.begins_ns
+    first_s, last_s = (seconds * max(0.0, end) for end in (window[0], window[1] - 1))
+    if begins_ns is not None and last_s - first_s >= _LEAST_CLOCK_S:
+        ticks = times_of_day(begins_ns, first_s, last_s)
+        above.set_xlabel(f"time of day, UTC, from {in_utc(begins_ns + round(first_s * 1e9)).removesuffix(' UTC')} on")
+        above.xaxis.set_major_locator(FixedLocator([at_s / unit_s for at_s in ticks]))
+        above.xaxis.set_major_formatter(FixedFormatter([*ticks.values()]))
+        return
+    above.set_xlabel(f"{what} ({unit}){'' if begins_ns is None else f', from {in_utc(begins_ns)} on'}")
     above.xaxis.set_major_formatter("{x:,.10g}")
     above.xaxis.set_major_locator(_FromZero())
+
+
+def times_of_day(begins_ns: int, first_s: float, last_s: float) -> dict[float, str]:
+    """Return a few round times of day between two times, in s from the beginning of a trace, which is in ns since 1970:
+    their text by the time in s from there. Where days change it has the date."""
+    whole, rest_ns = divmod(begins_ns, 10**9)
+    begin_s = whole + rest_ns / 1e9
+    step_s = next((one for one in _CLOCK_STEPS_S if (last_s - first_s) / one <= _MOST_CLOCK), 0)
+    step_s = step_s or 86_400 * math.ceil((last_s - first_s) / 86_400 / _MOST_CLOCK)
+    first = math.ceil((begin_s + first_s) / step_s)
+    last = math.floor((begin_s + last_s) / step_s)
+    at = [datetime.fromtimestamp(number * step_s, UTC) for number in range(first, last + 1)]
+    form = "%H:%M:%S" if step_s < 60 else "%H:%M"
+    days = [f"{one:%m-%d} " if index and one.date() != at[index - 1].date() else "" for index, one in enumerate(at)]
+    return {one.timestamp() - begin_s: f"{day}{one.strftime(form)}" for one, day in zip(at, days, strict=True)}
 
 
 def _clock_unit(longest_s: float) -> tuple[float, str]:
@@ -196,14 +227,19 @@ def _gaps(configuration: Configuration, window: tuple[int, int]) -> list[tuple[i
     each sequence, and the one after its last."""
     if _is_timed(configuration):
         return []
-    try:
-        trace = trace_of(sampler(configuration.fabric, configuration.conditions, seed=configuration.seed))
-    except ConditionsError:  # the file is missing
-        return []
+    trace = _trace_of(configuration)
     within = sorted(number for number in (trace.in_gaps_of(window[1]) if trace else ()) if number >= window[0])
     begins = [number for before, number in pairwise([-2, *within]) if number > before + 1]
     ends = [number + 1 for number, after in pairwise([*within, math.inf]) if after > number + 1]
     return list(zip(begins, map(int, ends), strict=True))
+
+
+def _trace_of(configuration: Configuration) -> Trace | None:
+    """Return the trace of a configuration; None without one, and where its file has gone."""
+    try:
+        return trace_of(sampler(configuration.fabric, configuration.conditions, seed=configuration.seed))
+    except ConditionsError:  # the file is missing
+        return None
 
 
 def _is_timed(configuration: Configuration) -> bool:

@@ -20,7 +20,7 @@ from analysis.figures.style import MODE_STYLES, ModeStyle, name_modes, place_of,
 from analysis.figures.swept_axis import SweptAxis, swept_axis
 from analysis.results.reader import Run
 from analysis.statistics.contests import JOBS, SEEDS, Setting, Value, is_choice
-from analysis.statistics.intervals import Numbers, Series, series_of
+from analysis.statistics.intervals import Numbers, Series, series_of, with_blocks_of_equal
 from analysis.statistics.jobs_in_words import (
     BACKGROUND,
     COLLECTIVE_NAMES,
@@ -421,12 +421,14 @@ def _are_names(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PointRows:
-    """The rows of an engine, a configuration and a mode, in the order of collectives."""
+    """The rows of an engine, a configuration and a mode, in the order of collectives; `beside` are those of all modes
+    there, if they are known."""
 
     engine: str
     configuration: Configuration
     mode: str
     rows: pd.DataFrame
+    beside: list["PointRows"] = field(default_factory=list, repr=False)
 
     @cached_property
     def completion_s(self) -> Floats:
@@ -445,7 +447,12 @@ class PointRows:
 
     @cached_property
     def series(self) -> Series:
-        """The completion times as a series, from which intervals are computed."""
+        """The completion times as a series, from which intervals are computed: the same as of a mode with the same
+        times."""
+        return with_blocks_of_equal(self._own_series, (one._own_series for one in self.beside))
+
+    @cached_property
+    def _own_series(self) -> Series:
         chosen: Any = {name: np.asarray(self.rows[name], dtype=bool) for name in ("reembedded", "rerouted")}
         chosen["one_draw"] = self.configuration.has_drawn_jobs and not self.configuration.rounds_differ
         chosen["exact_from"] = exact_from(
@@ -491,6 +498,8 @@ def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[s
         points[engine, index, mode] = PointRows(
             engine=engine, configuration=configurations[index], mode=mode, rows=ordered
         )
+    for (engine, index, _), point in points.items():
+        point.beside.extend(one for (other, at, _), one in points.items() if (other, at) == (engine, index))
     return {key: points[key] for key in sorted(points, key=lambda k: (ENGINES.index(k[0]), k[1], place_of(k[2])))}
 
 

@@ -157,6 +157,14 @@ def judged(contests: Sequence[Contest], times: Mapping[tuple[str, Place], Series
     return [(one, verdict_of(one.contest, one.times, comparisons=count)) for one in measured]
 
 
+def engines_told(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]) -> dict[Place, str]:
+    """Return the engine whose times the answer tells of each point, so that what is told beside it is of the same."""
+    found = {place: engine for place, (engine, _) in _of_most_collectives(times).items()}
+    for measured, _ in judged(contests_of(settings), times):
+        found |= dict.fromkeys(measured.contest.all_places, measured.engine)
+    return found
+
+
 def winners(
     settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]
 ) -> list[tuple[str, Place, tuple[Place, ...]]]:
@@ -238,12 +246,15 @@ def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> 
     )
 
 
+def _of_most_collectives(times: Mapping[tuple[str, Place], Series]) -> dict[Place, tuple[str, Series]]:
+    """Return the engine with most collectives of each point, the measured one of two with as many, and its times."""
+    ordered = sorted(times.items(), key=lambda item: (item[1].number.size, item[0][0] != "model"))
+    return {place: (engine, series) for (engine, place), series in ordered}
+
+
 def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]) -> str:
     """Return the sentence on points of which no two are comparable."""
-    by_place: dict[Place, tuple[str, Series]] = {}
-    for (engine, place), series in sorted(times.items(), key=lambda item: (item[1].number.size, item[0][0] != "model")):
-        by_place[place] = engine, series
-    parts = []
+    by_place, parts = _of_most_collectives(times), list[str]()
     for group in repetitions(settings):
         here = [(one, by_place[place]) for one in group for place in by_place if place.setting == one.index]
         if not here:

@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from topologies.errors import list_first
+from topologies.errors import list_all, list_first
 from topologies.units import parse_delay_s
 
 _AT = re.compile(r"(?:(?P<after>.+?) into )?collective (?P<number>[0-9]+)")  # a fault's `at`
@@ -23,6 +24,11 @@ _KINDS = (
     (re.compile("controller killed|the controller has died"), CONTROLLER),
 )
 _MOST = 4  # faults that are named
+
+Ends = Mapping[tuple[int, str], Sequence[int | None]]
+"""By the number of a fault and what it is, the first collective at each predicted point that it does not hit any more,
+None where it stays until the run ends."""
+NO_ENDS: Ends = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +61,11 @@ class DeclaredFault:
         return self.first + (self.after_s is not None) <= number < self.end
 
     @property
+    def is_to_end(self) -> bool:
+        """Whether it is declared to end by itself, in some later collective."""
+        return self.lasts_s is not None or 1 < self.lasts < math.inf
+
+    @property
     def is_modelled(self) -> bool:
         """Whether the timing model has what it does to the collectives that begin with it."""
         return kind_of(self.what) in (DOWN, SLOWED)
@@ -84,23 +95,50 @@ def declared(faults: Iterable[Mapping[str, Any]] | None) -> list[DeclaredFault]:
     return found
 
 
-def unmodelled_sentence(tables: Iterable[Iterable[Mapping[str, Any]] | None]) -> str:
+def unmodelled_sentence(tables: Iterable[Iterable[Mapping[str, Any]] | None], ends: Ends = NO_ENDS) -> str:
     """Return a sentence on what the timing model's times of these configurations are without, given the tables of their
-    faults: what happens within a collective, losses and killed processes; "" if they have all faults."""
-    parts = dict.fromkeys(_missing(one) for faults in tables for one in declared(faults))
+    faults and where those that last for a time end: what happens within a collective, losses and killed processes; ""
+    if they have all faults."""
+    parts = dict.fromkeys(_missing(one, ends) for faults in tables for one in declared(faults))
     parts.pop("", None)
     return f"The timing model's times are without {list_first([*parts], _MOST, '; ')}." if parts else ""
 
 
-def until_end_sentence(tables: Iterable[Iterable[Mapping[str, Any]] | None]) -> str:
-    """Return a sentence on faults that the timing model has for longer than they last, given the tables of faults: of
-    those that last for a time, until the end of the collective within which they end; "" if there are none."""
-    parts = [one.what for faults in tables for one in declared(faults) if one.lasts_s is not None and one.is_modelled]
-    which = list_first([*dict.fromkeys(parts)], _MOST, "; ")
-    return f"If it ends within a collective, the timing model has {which} to the end of that one." if parts else ""
+def until_end_sentence(tables: Iterable[Iterable[Mapping[str, Any]] | None], ends: Ends) -> str:
+    """Return a sentence on faults that the timing model has for longer than they last, given the tables of faults and
+    their ends: of those that last for a time, until the end of the collective within which they end; "" if there are
+    none."""
+    parts = dict.fromkeys(_to_its_end(one, ends) for faults in tables for one in declared(faults))
+    parts.pop("", None)
+    return f"The timing model has {list_first([*parts], _MOST, '; ')}." if parts else ""
 
 
-def _missing(fault: DeclaredFault) -> str:
+def still_in_force_sentence(
+    tables: Iterable[Iterable[Mapping[str, Any]] | None], in_force: Mapping[tuple[int, str], Collection[str]]
+) -> str:
+    """Return a sentence on the faults that were to end and have not when the run ends, given the tables of faults, and
+    the modes in which each is still in force, none of them for all modes; "" if there are none."""
+    ending = {(one.number, one.what) for faults in tables for one in declared(faults) if one.is_to_end}
+    parts = [
+        f"{what}{f' (in {list_all([*modes])})' if modes else ''}"
+        for (number, what), modes in in_force.items()
+        if (number, what) in ending
+    ]
+    return f"Still in force when the run ends: {list_first(parts, _MOST, '; ')}." if parts else ""
+
+
+def _to_its_end(fault: DeclaredFault, ends: Ends) -> str:
+    """Return to the end of which collectives the model has a fault that lasts for a time; "" if it has none of it, has
+    all of it, or has it until the run ends."""
+    begin = fault.first + (fault.after_s is not None)
+    last = sorted({until - 1 for until in ends.get((fault.number, fault.what), ()) if until is not None})
+    if fault.lasts_s is None or not fault.is_modelled or not last or last[-1] < begin:
+        return ""
+    which = f"collective {last[-1]:,}" if len(last) == 1 else f"one of the collectives {last[0]:,} to {last[-1]:,}"
+    return f"{fault.what} to the end of {which}, in which it ends"
+
+
+def _missing(fault: DeclaredFault, ends: Ends) -> str:
     """Return what the model has not of a fault; "" if it has all of it."""
     if not fault.is_modelled:
         number = f"collective {fault.first:,}"
@@ -109,5 +147,19 @@ def _missing(fault: DeclaredFault) -> str:
         return ""
     rest = "" if fault.lasts <= 1 else f" (they have it from collective {fault.first + 1:,} on)"
     if fault.lasts_s is not None:
-        rest = " (they have it in the next one if it lasts until that)"
+        rest = _later_part(fault.first + 1, ends.get((fault.number, fault.what), ()))
     return f"{fault.what} within collective {fault.first:,}{rest}"
+
+
+def _later_part(first: int, until: Sequence[int | None]) -> str:
+    """Return in which collectives after the one within which it begins the model has a fault that lasts for a time, if
+    it is known `until` which it lasts at each point."""
+    if not until:
+        return " (they have it in the next one if it lasts until that)"
+    if None in until:
+        return f" (they have it from collective {first:,} on)"
+    last = max(one - 1 for one in until if one is not None)
+    if last < first:
+        return " (it ends in that one)"
+    at_most = " at most" * (len({*until}) > 1)
+    return f" (they have it in collective{f' {first:,}' if last == first else f's {first:,} to {last:,}'}{at_most})"

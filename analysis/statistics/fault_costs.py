@@ -72,7 +72,8 @@ class FaultResult:
     rounds that is waited for, with how far that may be off if it is measured. `error_s` is how far the cost may be off,
     as far as the point's predictions are; `collectives` is in how many collectives the predicted cost arises, if it is
     not that of all. `collectives_lost` attempts failed because of it. Of a measured fault `predicted` is the outcome in
-    the model, "" if that was not run, and `predicted_s` the cost there.
+    the model, "" if that was not run, and `predicted_s` the cost there. `is_timed` tells that a measured one was to
+    last for a time, and `is_in_force` that it still is when the run ends; not where that was not stored.
     """
 
     number: int
@@ -93,6 +94,8 @@ class FaultResult:
     collectives_lost: int = 0
     predicted: str = ""
     predicted_s: float | None = None
+    is_timed: bool = False
+    is_in_force: bool = False
 
     @property
     def is_measured(self) -> bool:
@@ -176,13 +179,14 @@ class FaultCost:
             some = some_collectives(first.collectives)
             if cost is None:
                 lost = max(one.collectives_lost for one in self.results)
-                return f"{NOT_PREDICTED}, as {_WHY_NOT}{(lost and f'; {attempts_words(lost)}') or ''}"
+                failed = f"; {attempts_words(lost)}" if lost else ""
+                return f"{NOT_PREDICTED}, as {_WHY_NOT}{failed}{self._end_words}"
             whose = f"{PREDICTED} {self._cost_is} {cost}{some}{self.beside_words}{self._parts}"
-            return f"{whose}{self.jobs_words}{self._as_before}"
+            return f"{whose}{self.jobs_words}{self._as_before}{self._end_words}"
         counts = Counter(one.outcome_words for one in self.results)
         costs = [cost or "", *map(_job_words, self.jobs.values())]
         if first.kind == DOWN and {*counts} == {_RECOVERED} and all(one.startswith(_NOTHING) for one in costs):
-            return f"without effect on the time, {self._cost_is} {cost}{self.jobs_words}"
+            return f"without effect on the time, {self._cost_is} {cost}{self.jobs_words}{self._end_words}"
         outcomes = [
             f"{outcome} with {_seeds(count)}" if len(counts) > 1 else outcome for outcome, count in counts.items()
         ]
@@ -190,7 +194,7 @@ class FaultCost:
         beside = self._predicted_words
         whose = f"{self._cost_is} {cost}{self.beside_words}{beside}"
         told_cost = "" if cost is None else f", {whose}{self._parts}{self.jobs_words}"
-        return f"{', '.join(outcomes)}{after and f' {after}'}{told_cost}{self._as_before}"
+        return f"{', '.join(outcomes)}{after and f' {after}'}{told_cost}{self._as_before}{self._end_words}"
 
     @property
     def beside_words(self) -> str:
@@ -268,6 +272,22 @@ class FaultCost:
             return f"; {self.as_before_words}"
         is_same = all(one.as_before == one.at_collective for one in self.results)
         return f"; no time is off by more than {AS_BEFORE * 100:g} %" if is_same and self._told_costs else ""
+
+    @property
+    def in_force(self) -> int:
+        """With how many seeds it is still in force when the run ends."""
+        return sum(one.is_in_force for one in self.results)
+
+    @property
+    def _end_words(self) -> str:
+        """That the fault is still in force when the run ends, or in which collective it ended, if it was to last for a
+        time: "; still down at the end of the run"."""
+        state = "down" if self.results[0].kind == DOWN else "in force"
+        some = f" with {_seeds(self.in_force)}" if self.in_force < len(self.results) else ""
+        still = f"; still {state} at the end of the run{some}" if self.in_force else ""
+        last = sorted({one.until - 1 for one in self.results if one.is_timed and one.until is not None})
+        which = f"{last[0]:,}" if len(last) == 1 else f"{last[0]:,} to {last[-1]:,}, by seed" if last else ""
+        return f"{still}{f'; it ended in collective {which}' if last else ''}"
 
     @property
     def _cost_is(self) -> str:
@@ -390,7 +410,17 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
         values["collectives_lost"] = record["collectives_lost"]
         if values["outcome"] == PREDICTED and values["cost_s"] is None:  # as runs of earlier versions have it
             values["outcome"] = NOT_PREDICTED
-        found[point] = (*found.get(point, ()), FaultResult(**values))
+        is_known = values["as_before"] is not None or values["outcome"] == NOT_PREDICTED
+        stays = values["until"] is None and kind_of(values["what"]) in (DOWN, LOSSY, SLOWED)
+        found[point] = (*found.get(point, ()), FaultResult(**values, is_in_force=is_known and stays))
+    return found
+
+
+def ends_of(faults: Iterable[FaultResult]) -> dict[tuple[int, str], list[int | None]]:
+    """Return the ends of faults at predicted points, as `analysis.statistics.declared_faults` has them."""
+    found = dict[tuple[int, str], list[int | None]]()
+    for one in faults:
+        found.setdefault((one.number, one.what), []).append(one.until)
     return found
 
 

@@ -51,6 +51,10 @@ _WIDEST_GAIN = 1.0
 """How far the interval of a gain from fewer than MIN_UNEVEN_BLOCKS blocks may reach from it, as a share of the
 baseline's time. Where it would reach further, a few skewed blocks have made it, and it tells nothing."""
 
+_MOST_LOPSIDED = 6.0
+"""How many times further the interval of such a gain may reach on one side than on the other. Hall's transformation of
+five blocks gives no mean a larger ratio; the quotient of two totals can, and then it tells nothing."""
+
 _WHAT = ("mean", "gain")
 FEW, FEW_BLOCKS = "too few collectives for an interval", "too few independent blocks of collectives for an interval"
 FEW_HASHES = "too few seeds of ECMP's hash for an interval"
@@ -215,6 +219,14 @@ def are_equal(one: Series, other: Series) -> bool:
     return same and bool(np.allclose(one.completion_s, other.completion_s, rtol=SAME_TIME, atol=0))
 
 
+def with_blocks_of_equal(series: Series, others: Iterable[Series]) -> Series:
+    """Return a series with the blocks of the one of most blocks among those that have the same times, as equal times
+    have one interval: where nothing outlasts a collective in one of them, nothing in these times does."""
+    alike = [one for one in others if np.array_equal(one.number, series.number) and are_equal(one, series)]
+    finest = max([series, *alike], key=lambda one: one.number.size if one.fresh is None else int(one.fresh.sum()))
+    return replace(series, block=finest.block, fresh=finest.fresh, needed=finest.needed)
+
+
 def pooled(repetitions: Mapping[int, Series]) -> Series:
     """Return the times of one point with several seeds, by the number of the seed, as one series.
 
@@ -320,7 +332,8 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95, least_blocks: 
     keeps_why = is_exact or interval.why == ONE_DRAW  # other draws may tell them apart
     why = "" if keeps_why else _why_alike(blocks, has_interval=not interval.why)
     reach = max(value - interval.low, interval.high - value)
-    if not why and not interval.why and blocks.number < MIN_UNEVEN_BLOCKS and reach > _WIDEST_GAIN:
+    is_few = not why and not interval.why and blocks.number < MIN_UNEVEN_BLOCKS and interval.low < interval.high
+    if is_few and (reach > _WIDEST_GAIN or _is_lopsided(interval)):
         why = FEW_BLOCKS
     return replace(without, why=why) if why else interval
 
@@ -495,6 +508,13 @@ def _ratio(blocks: _Blocks, numerator: _Values, denominator: _Values, confidence
         return Interval(value=value, low=value, high=value, blocks=blocks.number)
     found = _about(value, residual, float(below.sum()), blocks.number, confidence=confidence, of_draws=of_draws)
     return replace(found, blocks=blocks.number)
+
+
+def _is_lopsided(interval: Interval) -> bool:
+    """Return whether an interval reaches much further from its value on one side than on the other, or leaves it
+    out."""
+    arms = sorted((interval.value - interval.low, interval.high - interval.value))
+    return arms[0] < 0 or arms[1] > _MOST_LOPSIDED * arms[0]
 
 
 def _about(

@@ -289,16 +289,25 @@ class _Job:
             own = _own_words(self.name, alike[0], (alike[0], one))
             yield found, own or f"beside {_others_words(self.name, alike[0], (alike[0], one))}"
 
+    def _as_first(self, one: _Rounds, gained: Interval) -> str:
+        """Return as where it takes as long, if it does, by this gain over the first configuration that it is compared
+        with: beside other comparisons "as long" alone could be as long as in those."""
+        if longer_words(gained) != "as long":
+            return ""
+        like = (each for each in self.rounds if not self.by_jobs or each.elsewhere == one.elsewhere)
+        first = next(each for each in like if is_same_work(each.job(self.name), one.job(self.name)))
+        return f" as{_where(self.name, first, self.rounds)}"
+
     def takes(self, *, tells_why: bool, is_short: bool) -> str:
         """Return what it takes in each configuration, and if it `tells_why`, why a gain has no interval. In short it is
         not told for which share of its time others run beside it."""
         parts = list[str]()
         for one, found in zip(self.rounds, _gains(self.name, self.rounds, self.by_jobs), strict=True):
-            told = [] if found is None else [(found, "")]
-            told += [
+            across = [
                 (each, f" {'as' if longer_words(each) == 'as long' else 'than'} {than}")
                 for each, than in self._across(one)
             ]
+            told = across if found is None else [(found, self._as_first(one, found) if across else ""), *across]
             words = [
                 f"{longer_words(each)}{f' ({why_none([each])})' * (tells_why and _lacks(each))}{than}"
                 for each, than in told

@@ -126,6 +126,35 @@ def amount_of(job: Job) -> str:
     return f"{count:,} times" if kind == _TRAINING else format_count(count, COLLECTIVE_NAMES.get(kind, "repetition"))
 
 
+def classes_sentence(
+    configurations: Iterable[tuple[Sequence[Job], Sequence[Mapping[str, Any]] | None]], said: str = ""
+) -> str:
+    """Return which priority, share and ceiling the classes of jobs have, given the [[job]] and [[class]] tables of
+    configurations, which `said` compares by the names of classes; "" where no class is compared, and without those
+    that have several tables, or that are `said` whole."""
+    used, words = dict[tuple[str, ...], None](), dict[str, set[str]]()
+    for jobs, classes in configurations:
+        used[tuple(str(job.get("class", "")) for job in jobs)] = None
+        for one in classes or ():
+            words.setdefault(str(one["name"]), set()).add(_class_words(one))
+    names = dict.fromkeys(name for of_jobs in used for name in of_jobs if name)
+    told = [
+        f"{name} {next(iter(words[name]))}"
+        for name in names
+        if len(words.get(name, ())) == 1 and f"class {name} (priority" not in said
+    ]
+    differ = len({name for of_jobs in used for name in of_jobs}) > 1
+    return f"Class{'es' * (len(told) > 1)}: {'; '.join(told)}." if told and differ else ""
+
+
+def _class_words(table: Mapping[str, Any]) -> str:
+    """Return a [[class]] table without its name in words: "(priority 0, 20 % assured, at most 50 %)"."""
+    share, ceiling = float(table.get("share", 0)), float(table.get("ceiling", 1))
+    parts = [f"priority {table['priority']}", f"{share * 100:g} % assured" * (share > 0)]
+    parts += [f"at most {ceiling * 100:g} %" * (ceiling < 1), f"by {table.get('congestion_control')}"]
+    return f"({', '.join(filter(None, parts[: 3 + bool(table.get('congestion_control'))]))})"
+
+
 def told_apart(configurations: Sequence[Sequence[Job]]) -> list[str]:
     """Return for each configuration its jobs with what tells them from those of the others: "train alone", "train +
     infer 8 MB". Jobs are told whole if that tells no difference."""

@@ -30,7 +30,7 @@ from scenarios.spec.notes import notes_on
 from scenarios.spec.pieces import choices_begun
 from scenarios.spec.program import LONGHAUL
 from scenarios.spec.run import AUTO
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import DEFAULTS, Scenario
 from scenarios.testbed.capture import CAPTURED, CAPTURES
 from scenarios.vm import CannotRunError, VMError
 from topologies.errors import list_first
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
             of_each = configs[:1] if request.cli else configs
             notes += dict.fromkeys(note for config in of_each for note in _path_notes(config))
         else:
-            notes += notes_of_run(configs)
+            notes += [*notes_of_run(configs), *_emulated_notes(request, configs)]
     _tell(notes)
     if request.scenario.program.is_given and not request.dry_run:
         return _program(request, arguments)
@@ -91,6 +91,25 @@ def _tell(notes: Iterable[str]) -> None:
     """Print notes on stderr, after all of them are known."""
     for note in list(notes):
         print(f"run.py: {note}", file=sys.stderr)
+
+
+def _emulated_notes(request: Request, configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield that a given number of collectives to measure has no effect, or is cut to that of all collectives."""
+    where = request.emulated_by or "collective.emulated"
+    if "emulation" not in request.engines:
+        if request.emulated_by:
+            yield f"{where}: unused: nothing is measured with --engine model"
+        return
+    default = DEFAULTS.collective.emulated
+    cut = {
+        one.collective.count: one.collective.emulated
+        for one in configs
+        if isinstance(one.collective.emulated, int)
+        and one.collective.emulated > one.collective.count
+        and (request.emulated_by or one.collective.emulated != default)
+    }
+    for count, number in cut.items():
+        yield f"{where}: {number:,} is more than collective.count, {count:,}: all of these are measured"
 
 
 def _path_notes(config: Scenario) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The faults of a point: how far the costs of measured ones may be off, and the predicted costs of those that were not
 measured."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -55,7 +56,8 @@ def with_errors(
         )
         hit = (number >= one.at_collective) & (until is None or number < (until or 0))
         of_jobs = [job | {"error_s": error_s(*jobs_s[job["job"]], hit)} for job in map(dict, one.jobs or ())]
-        found.append(replace(one, error_s=error_s(*times_s, hit), jobs=of_jobs or None))
+        is_timed = fault is not None and fault.is_timed
+        found.append(replace(one, error_s=error_s(*times_s, hit), jobs=of_jobs or None, is_timed=is_timed))
     return tuple(found)
 
 
@@ -73,13 +75,14 @@ def predicted_faults(
     healthy_jobs_s = np.full((completion_s.size, len(names)), np.nan)
     for number, (fault, whole) in enumerate(zip(completed, config.faults, strict=True), 1):
         lost = (whole.lasts or 0) - (fault.lasts or 0)  # attempts that are lost make it shorter
+        until = math.inf if fault.lasts is None else fault.collective + fault.lasts
         one = FaultResult(
             number=number,
             what=fault.what,
             at_collective=fault.collective,
             outcome=NOT_PREDICTED,
             collectives_lost=lost,
-            until=None if fault.lasts is None else fault.collective + fault.lasts,
+            until=None if until > completion_s.size else int(until),
         )
         if fault.kind in PLANNED_KINDS and fault.after_s is None and fault.lasts == whole.lasts:
             stop = completion_s.size if fault.lasts is None else min(completion_s.size, fault.collective + fault.lasts)

@@ -210,7 +210,7 @@ class _Alone(argparse.Action):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The parsed command line."""
+    """The parsed command line. `emulated_by` is the option that sets collective.emulated alone, if one does."""
 
     scenario: "Scenario"
     engines: tuple[str, ...]
@@ -227,6 +227,7 @@ class Request:
     export: tuple[str, str] | None
     rank_output: str
     modes_given: bool
+    emulated_by: str | None
 
 
 def parse_request(arguments: Sequence[str]) -> Request:
@@ -279,6 +280,9 @@ def parse_request(arguments: Sequence[str]) -> Request:
         export=None if options.export is None else tuple(options.export),
         rank_output=options.rank_output or ("none" if options.json else "0"),
         modes_given=options.modes is not None,
+        emulated_by=next(
+            (one.where for one in overrides if one.key == "collective.emulated" and one.where != "--collectives"), None
+        ),
         **{name: getattr(options, name) for name in ("dask", "out", "resume", "dry_run", "json", "no_report", "cli")},
     )
 

@@ -14,7 +14,16 @@ from analysis.results.rows import Point
 from analysis.statistics.contests import Place, Setting, baselines_of
 from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_costs
 from analysis.statistics.fidelity import Fifo, fifo_of
-from analysis.statistics.intervals import Estimated, Interval, Series, Summary, gain, series_of, summarise
+from analysis.statistics.intervals import (
+    Estimated,
+    Interval,
+    Series,
+    Summary,
+    gain,
+    series_of,
+    summarise,
+    with_blocks_of_equal,
+)
 from analysis.statistics.transfer_times import times_of
 from analysis.statistics.without_faults import mean_without_s
 from hosts.collectives.kinds import TRAINING
@@ -310,6 +319,7 @@ def _result(
         chosen: Any = {name: rows[name].to_numpy() for name in ("reembedded", "rerouted")}
         times_s = rows["completion_s"].to_numpy()
         series[mode] = series_of(np.arange(times_s.size), times_s, config.conditions, exact_from=exact_from, **chosen)
+    series = {mode: with_blocks_of_equal(one, series.values()) for mode, one in series.items()}
     points = tuple(
         replace(
             point_result(mode, times, None),

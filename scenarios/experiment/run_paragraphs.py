@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from analysis.results.paragraphs import About, Paragraph, those_about
-from analysis.statistics.answer import answer, winners
+from analysis.statistics.answer import answer, engines_told, winners
 from analysis.statistics.block_notes import few_blocks_sentence
 from analysis.statistics.bound_words import bound_words
 from analysis.statistics.budget_words import Kept, budget_sentence
@@ -19,19 +19,26 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.contests import MODE, Place, contests_of, differing_words
-from analysis.statistics.declared_faults import DOWN, unmodelled_sentence, until_end_sentence
+from analysis.statistics.declared_faults import (
+    DOWN,
+    still_in_force_sentence,
+    unmodelled_sentence,
+    until_end_sentence,
+)
 from analysis.statistics.fault_costs import (
+    PointCosts,
     attempts_sentence,
     cost_words,
+    ends_of,
     fault_costs_sentence,
     predicted_attempts_sentence,
 )
 from analysis.statistics.fidelity import Fidelity
-from analysis.statistics.gain_times import gain_times_sentence
+from analysis.statistics.gain_times import gain_times_sentence, worst_sentence
 from analysis.statistics.grain_notes import grain_sentence, most_at_a_time
 from analysis.statistics.intervals import Series, gain, reasons
 from analysis.statistics.job_times import series_of_jobs
-from analysis.statistics.jobs_in_words import amount_of, measured_as
+from analysis.statistics.jobs_in_words import amount_of, classes_sentence, measured_as
 from analysis.statistics.orders import SIGNS, orders_of
 from analysis.statistics.pooled_means import pooled_lines
 from analysis.statistics.rates import drawn_sentence, wan_links_sentence
@@ -56,6 +63,7 @@ from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.trace_times import trace_time
 from scenarios.text_table import aligned
+from topologies.conditions.trace import Trace
 from topologies.errors import SpecError, list_all, list_first
 from topologies.fabric.fabric import build_fabric
 from topologies.units import format_delay
@@ -81,41 +89,73 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     drawn = drawn_sentence((build_fabric(config.fabric), config.conditions) for config in configs.values())
     modelled = [plain_values(result.config)["fault"] for result in results if result.engine == "model"]
     settings = settings_of(results)
+    told = _of_engines(results, engines_told(settings, times))
     grain = grain_sentence(
         winners(settings, times),
         lambda index: configs[index].workload.algorithm,
         lambda index: _most_at_a_time(configs[index]),
     )
     conditions = {index: config.conditions for index, config in configs.items()}
-    when = gain_times_sentence(settings, times, conditions, {index: _in_gaps(one) for index, one in configs.items()})
+    in_gaps = {index: _in_gaps(one) for index, one in configs.items()}
+    begins_ns = {index: one.begins_ns for index, config in configs.items() if (one := _trace_of(config)) is not None}
+    when = gain_times_sentence(settings, times, conditions, in_gaps, begins_ns)
     attempts = attempts_sentence(fault for result in results for point in result.points for fault in point.faults)
     struck = pooled_faults(results)
+    ends = ends_of(fault for one in results if one.engine == "model" for point in one.points for fault in point.faults)
     predicted = predicted_attempts_sentence(
         (one.mode, [fault.results[0] for fault in one.faults]) for one in struck if one.engine == "model"
     )
+    first = answer(settings, times, jobs)
+    tables = [plain_values(config) for config in configs.values()]
     said = [
-        answer(settings, times, jobs),
-        _without_faults(results),
+        first,
+        classes_sentence([(one["job"] or (), one["class"]) for one in tables], first),
+        _without_faults(results, told),
         fault_costs_sentence(struck),
-        change_costs_sentence(results),
-        _budgets(results),
-        slower_ring_sentence(results),
+        change_costs_sentence(told),
+        _budgets(told),
+        slower_ring_sentence(told),
         promises_sentence(results),
         when,
+        worst_sentence(settings, times, conditions, begins_ns),
         drawn,
         grain,
-        unmodelled_sentence(modelled),
-        until_end_sentence(modelled),
+        unmodelled_sentence(modelled, ends),
+        until_end_sentence(modelled, ends),
+        _still_in_force(results, struck),
         attempts,
         predicted,
     ]
     return " ".join(filter(None, said))
 
 
+def _still_in_force(results: Sequence[ConfigResult], struck: Sequence[PointCosts]) -> str:
+    """Return which faults were to end and have not at the end of the run, and in which modes if not in all."""
+    modes = dict[tuple[int, str], dict[str, bool]]()
+    for point in struck:
+        for fault in point.faults:
+            here = modes.setdefault((fault.results[0].number, fault.results[0].what), {})
+            here[point.mode] = here.get(point.mode, False) or bool(fault.in_force)
+    lasting = {key: [mode for mode, lasts in here.items() if lasts] for key, here in modes.items()}
+    told = {key: some if len(some) < len(modes[key]) else [] for key, some in lasting.items() if some}
+    return still_in_force_sentence((plain_values(result.config)["fault"] for result in results), told)
+
+
+def _of_engines(results: Sequence[ConfigResult], engines: Mapping[Place, str]) -> list[ConfigResult]:
+    """Return the results with the points alone whose engine is the one that the answer tells of them."""
+    own = (
+        replace(
+            one, points=tuple(each for each in one.points if engines.get(Place(one.index, each.mode)) == one.engine)
+        )
+        for one in results
+    )
+    return [one for one in own if one.points]
+
+
 def _budgets(results: Sequence[ConfigResult]) -> str:
-    """Return where means keep the budget of a collective, measured ones where there are some; "" without a budget."""
+    """Return where means keep the budget of a collective, in points of which each has one engine; "" without a
+    budget."""
     at = {one.index: one.at for one in settings_of(results)}
-    measured = {(one.index, point.mode) for one in results if one.engine != "model" for point in one.points}
     return budget_sentence(
         [
             Kept(
@@ -128,21 +168,18 @@ def _budgets(results: Sequence[ConfigResult]) -> str:
             )
             for result in results
             for point in result.points
-            if point.budget is not None and (result.engine != "model" or (result.index, point.mode) not in measured)
+            if point.budget is not None
         ]
     )
 
 
-def _without_faults(results: Sequence[ConfigResult]) -> str:
-    """Return what would be fastest without the faults, by the times of the engine that the answer tells of: measured
-    ones if the model has not all faults, or else those of more collectives; by the other one's where costs are not all
-    known."""
-    settings = settings_of(results)
-    lacks = any(one.is_unmodelled for one in settings)
-    engines = {result.engine: 0 for result in results}
-    for result in results:
-        engines[result.engine] += sum(point.summary.collectives for point in result.points)
-    for engine in sorted(engines, key=lambda one: (one != "model" and lacks, engines[one]), reverse=True):
+def _without_faults(results: Sequence[ConfigResult], told: Sequence[ConfigResult]) -> str:
+    """Return what would be fastest without the faults, by the times of the engine that most of the answer tells of,
+    those in `told`; by the other one's where costs are not all known."""
+    engines = {one.engine: 0 for one in (*told, *results)}
+    for result in told:
+        engines[result.engine] += len(result.points)
+    for engine in sorted(engines, key=lambda one: engines[one], reverse=True):
         of_engine = [result for result in results if result.engine == engine]
         if said := without_faults_sentence(settings_of(of_engine), _means(of_engine)):
             return said
@@ -198,11 +235,16 @@ def promises_sentence(results: Sequence[ConfigResult]) -> str:
 
 def _in_gaps(config: Scenario) -> set[int]:
     """Return the collectives in gaps of the trace, if there is one."""
-    try:
-        trace = config.trace
-    except SpecError:  # its file has gone since the run began, which has its results
-        trace = None
+    trace = _trace_of(config)
     return set() if trace is None else trace.in_gaps_of(config.collective.count)
+
+
+def _trace_of(config: Scenario) -> Trace | None:
+    """Return the trace of a configuration, if there is one."""
+    try:
+        return config.trace
+    except SpecError:  # its file has gone since the run began, which has its results
+        return None
 
 
 def _most_at_a_time(config: Scenario) -> int:
@@ -272,18 +314,14 @@ def _bound_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     configs = [result.config for result in results]
     links = wan_links_sentence((build_fabric(config.fabric), config.conditions) for config in configs)
     is_single = all(config.fabric.routing == "single" for config in configs)
-    used = ": the bound may use all of them, base takes one path between two border routers" if is_single else ""
-    yield from filter(
-        None,
-        [
-            bound_words(
-                bounds_of((result, point) for result in results for point in result.points).values(),
-                faults=any(config.faults for config in configs),
-                jobs=any(config.jobs for config in configs),
-            ),
-            f"{links}{used}" if links else "",
-        ],
+    bounds = bound_words(
+        bounds_of((result, point) for result in results for point in result.points).values(),
+        faults=any(config.faults for config in configs),
+        jobs=any(config.jobs for config in configs),
     )
+    taken = "base takes one path between two border routers" if is_single else ""
+    used = ", ".join(filter(None, ["the bound may use all of them" * bool(bounds and taken), taken]))
+    yield from filter(None, [bounds, f"{links}{f': {used}' * bool(used)}" if links else ""])
 
 
 def _empty_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
@@ -318,14 +356,12 @@ def opening_sentence(results: Sequence[ConfigResult]) -> str:
 
 
 def change_costs_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return how long a change of paths alone takes, and one of the ring, on average in each mode, of the engine that
-    has measured them, or else the model where it counts them; "" for several configurations, and where changes take no
-    time or are not counted."""
-    engine = max((result.engine for result in results), key=lambda one: one != "model", default="")
-    here = [result for result in results if result.engine == engine]
-    if len(here) != 1 or not here[0].config.control.counted:
+    """Return how long a change of paths alone takes, and one of the ring, on average in each mode of these results, of
+    the engine that the answer tells of; "" for several configurations or engines, and where changes take no time or are
+    not counted."""
+    if len(results) != 1 or not results[0].config.control.counted:
         return ""
-    points = [(point.mode, point.changes) for point in here[0].points if point.changes is not None]
+    points = [(point.mode, point.changes) for point in results[0].points if point.changes is not None]
     paths = [(mode, one.alone, one.alone_s) for mode, one in points if one.alone_s is not None]
     rings = [(mode, one.rings, one.rings_s) for mode, one in points if one.rings_s is not None]
     told = [

@@ -292,6 +292,14 @@ class Last(NamedTuple):
     seconds: float
 
 
+NAMES = (
+    *("number", "count", "rates_bps", "embedded", "routed", "kept_s", "rerouted_s", "anew_s"),
+    *("rate", "rate_when_routed", "links", "links_in_use", "paths_in_use", "ring", "last"),
+    *("fabric", "placement", "paths"),
+)
+"""What a user's policy function may use of a situation, as docs/policies.md has it."""
+
+
 class Situation:
     """The state before a collective, as a policy sees it; also the argument of a user's policy function.
 

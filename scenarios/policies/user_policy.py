@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from controller.routing.wan_path_choice import NoPathError
-from scenarios.policies.situation import Action, Situation
+from scenarios.policies.situation import NAMES, Action, Situation
 from topologies.errors import Mistake, SpecError, did_you_mean, format_value
 
 _RESULTS = "two booleans, whether to choose paths and the placement, or paths by pair of ranks and a placement"
@@ -80,8 +80,9 @@ class _Lines(io.TextIOBase):
 def _why(error: BaseException) -> str:
     """Return an error of a policy in words: an attribute that what it is given lacks without the name of a class."""
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("scenarios."):
-        known = [name for name in dir(error.obj) if not name.startswith("_")]
-        what = "now" if isinstance(error.obj, Situation) else "what now gives"
+        is_now = isinstance(error.obj, Situation)
+        known = NAMES if is_now else [name for name in dir(error.obj) if not name.startswith("_")]
+        what = "now" if is_now else "what now gives"
         hint = did_you_mean(str(error.name), known) or f"; allowed: {', '.join(known)}"
         return f"{what} has no {error.name}{hint}"
     return str(error)

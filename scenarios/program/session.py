@@ -45,7 +45,7 @@ from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
-from topologies.errors import list_first
+from topologies.errors import format_value, list_first
 from topologies.fabric.fabric import build_fabric
 from topologies.units import format_delay, format_size
 
@@ -99,6 +99,8 @@ Shows = Callable[[int, str, bytes], None]
 _NUMBER = rb"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
 _STEP = re.compile(rb"^longhaul: step " + _NUMBER + rb"(?: tokens " + _NUMBER + rb")?\s*$", re.MULTILINE)
 """A line by which a program tells how long a step took, in seconds, and its tokens (`longhaul.report`)."""
+
+_LIKE_STEP = re.compile(rb"^longhaul: step\b[^\n]*", re.MULTILINE)
 
 
 @dataclass
@@ -363,6 +365,19 @@ def step_time(steps: Sequence[tuple[int, int, float]]) -> float | None:
     return median(slowest_s.values()) if steps else None
 
 
+def steps_refused(folder: Path, ranks: int) -> tuple[int, str, int] | None:
+    """Return the first rank that told a step in a line that is none, that line, and how many such lines there are; None
+    without any."""
+    found = [
+        (rank, line.decode("utf-8", "replace"))
+        for rank in range(ranks)
+        if (path := folder / OUTPUT / f"{rank}.stdout").exists()
+        for line in _LIKE_STEP.findall(path.read_bytes())
+        if not _STEP.fullmatch(line)
+    ]
+    return (*found[0], len(found)) if found else None
+
+
 def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float) -> dict[str, Any]:
     """Return the result of a run, which is the content of program.json: its ranks, WAN links and counters."""
     placed = config.program.roles_of(config.fabric.gpus_per_site)
@@ -383,6 +398,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "step_count": len({step for _, step, _ in steps}),
         "tokens_per_s": tokens_per_s(told),
         "steps": steps,
+        "steps_refused": steps_refused(state.folder, len(placed)),
         "ended_early": why,
         "deadline": state.deadline,
         "ranks": [
@@ -553,6 +569,7 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     for number, fault in enumerate(config.faults, 1):
         if number not in began and not fault.is_traced:
             yield f"fault[{number}], {fault.what}, did not begin: the program had ended before {fault.at}"
+    yield from _notes_on_steps(result["steps_refused"])
     yield from _notes_on_promises(result["transfers"])
     for capture in result["captures"] or ():
         if capture["lost"]:
@@ -575,6 +592,16 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
             f"the memory of {names} is in more pieces than the {most:,} (vm.max_map_count) that this machine maps for "
             "a process at a time: page faults for them took wall time, and no virtual time"
         )
+
+
+def _notes_on_steps(refused: tuple[int, str, int] | None) -> Iterator[str]:
+    """Yield a sentence on lines that tell no step, as `steps_refused` returns them."""
+    if refused is not None:
+        rank, line, count = refused
+        more = f" and {count - 1:,} more such line{'s' * (count > 2)}" if count > 1 else ""
+        tell = "tell" if count > 1 else "tells"
+        allowed = "longhaul: step SECONDS, or longhaul: step SECONDS tokens NUMBER, both from 0 up"
+        yield f"rank {rank} printed {format_value(line)}{more}, which {tell} no step; allowed: {allowed}"
 
 
 def _notes_on_promises(transfers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -605,6 +632,8 @@ def computing_sentence(results: Sequence[Mapping[str, Any]]) -> str:
         return ""
     told = [f"{fixed(100 * share, 1)} % of {of}{label}" for label, (of, share) in parts]
     rest = "the rest is communication and waiting"
+    if any(result["steps"] and not _computing_of_steps(result) for result in results):
+        rest += ", before and between steps too; longhaul.report(step=SECONDS) of Python tells the share of a step"
     bound = [label.removeprefix(" at ") for label, (_, share) in parts if share > _BOUND]
     most = "" if len(parts) == 1 else ", less than half everywhere"
     if bound and len(parts) > 1:

@@ -227,6 +227,16 @@ class _Draft:
             part = f": {part.partition('].')[2]}"
         return where + one_line(part)
 
+    def reads_from(self, folder: Path) -> bool:
+        """Whether a given value names a pack that reads published data from this folder."""
+        named = (
+            text
+            for key, one in self.given.items()
+            if key.removeprefix("sweep.") in _OF_PACKS
+            for text in _packs_in(one.value)
+        )
+        return any(Path(text.partition(":")[2]).is_relative_to(folder.absolute()) for text in named)
+
     def is_by_option(self, key: str) -> bool:
         """Return whether an option gave a key."""
         given = _given_key(key, self.given)
@@ -257,6 +267,9 @@ def _without_unused(
                 notes.append(f"{draft.place(key)}: unused: {why}")
         without |= unused
         draft = _draft(document, options, path, label, without=without)
+    for override in options:
+        if override.key == DATA and not draft.reads_from(Path(str(override.value))):
+            notes.append(f"{DATA}: unused: no {' or '.join(_OF_PACKS)} names a pack that reads published data from it")
     return replace(draft, scenario=replace(draft.scenario, notes=(*draft.scenario.notes, *notes)))
 
 
@@ -487,6 +500,15 @@ def _with_absolute_files_of_job(job: object, key: str, folder: Path) -> object:
     for name in ("schedule", "trace", *("rule",) * names_a_file):
         job = _with_absolute_file(job, name, folder)
     return job
+
+
+def _packs_in(value: object, depth: int = 4) -> Iterator[str]:
+    """Yield the texts in a value that name a pack."""
+    if packs.is_pack(value):
+        yield str(value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts if depth else ():
+        yield from _packs_in(part, depth - 1)
 
 
 def _with_located_packs(value: object, folder: Path, depth: int = 4) -> object:

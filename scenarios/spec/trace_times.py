@@ -10,4 +10,4 @@ def trace_time(config: Scenario, collective: int) -> str:
     trace = config.trace
     if trace is None or config.conditions.every_s is not None:
         return ""
-    return f", at {time_in_trace(collective % trace.length * trace.step_ns / 1e9)} of the trace,"
+    return f", at {time_in_trace(collective % trace.length * trace.step_ns / 1e9, trace.begins_ns)} of the trace,"

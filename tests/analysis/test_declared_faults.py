@@ -9,7 +9,7 @@ import pytest
 
 from analysis.figures.__main__ import draw
 from analysis.report import __main__ as report
-from analysis.statistics.declared_faults import declared, unmodelled_sentence
+from analysis.statistics.declared_faults import declared, unmodelled_sentence, until_end_sentence
 from scenarios.engines.model import check_known
 from scenarios.spec.load import scenario_of
 from scenarios.spec.scenario import plain_values
@@ -57,6 +57,24 @@ def test_a_fault_within_a_collective_counts_from_the_next_one_on_if_it_lasts_tha
     loss = unmodelled_sentence([[{"at": "collective 3", "what": "link s0b0-s1b0 loss 1 %"}]])
     assert loss.endswith("without link s0b0-s1b0 loss 1 % from collective 3 on.")
     assert unmodelled_sentence([[{"at": "20 ms", "what": "agent 1 killed"}]]) == ""  # a program's, without a model
+
+
+@pytest.mark.parametrize(
+    ("until", "has_it", "to_its_end"),
+    [
+        ([21, 21], "it ends in that one", ""),
+        ([22, 22], "they have it in collective 21", "collective 21"),
+        ([25, 25], "they have it in collectives 21 to 24", "collective 24"),
+        ([23, 25], "they have it in collectives 21 to 24 at most", "one of the collectives 22 to 24"),
+        ([None, None], "they have it from collective 21 on", ""),
+    ],
+)
+def test_in_which_collectives_the_model_has_a_fault_that_lasts_for_a_time_is_a_statement(until, has_it, to_its_end):
+    """Its end is known at each point, so nothing is conditional."""
+    tables, ends = [[LINK | {"for": "100 ms"}]], {(1, LINK["what"]): until}
+    assert unmodelled_sentence(tables, ends).endswith(f"down within collective 20 ({has_it}).")
+    ending = f"The timing model has link s0b0-s1b0 down to the end of {to_its_end}, in which it ends."
+    assert until_end_sentence(tables, ends) == (ending if to_its_end else "")
 
 
 @pytest.mark.parametrize("engines", [("model", "emulation"), ("emulation",)])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.report.__main__ import write
 from analysis.statistics.contests import Place, Setting
-from analysis.statistics.gain_times import gain_times_sentence, shortest_with
+from analysis.statistics.gain_times import gain_times_sentence, shortest_with, worst_sentence
 from analysis.statistics.intervals import Series
 from tests.fakes.runs import ended
 from topologies.conditions.sampler import ConditionsSpec
@@ -20,13 +20,18 @@ TRACE = ConditionsSpec(sampler="trace", trace=Path("t.csv"), trace_step_s=10.0)
 REPEATS = ConditionsSpec(sampler="trace", trace=Path("t.csv"), trace_step_s=10.0, trace_repeat=True)
 
 
-def sentence(saved_s, conditions=TRACE, *, recorded=True, in_gaps=()):
-    """Return the sentence on collectives of 1 s in base, of which wan saves some time."""
+NEW_YEAR_NS = 1767243600 * 10**9  # 2026-01-01 05:00:00 UTC
+
+
+def sentence(saved_s, conditions=TRACE, *, recorded=True, in_gaps=(), begins_ns=None, worst=False):
+    """Return the sentence on collectives of 1 s in base, of which wan saves some time, or that on the `worst` ones."""
     saved, number = np.array(saved_s, dtype=float), np.arange(len(saved_s))
     setting = Setting(index=0, label="8 GPUs", kind="allgather", at=(), modes=("base", "wan"), baseline={})
     by_mode = {"base": np.ones(saved.size), "wan": 1 - saved}
     times = {("model", Place(0, mode)): Series(number, each, recorded=recorded) for mode, each in by_mode.items()}
-    return gain_times_sentence([setting], times, {0: conditions}, {0: in_gaps})
+    if worst:
+        return worst_sentence([setting], times, {0: conditions}, {0: begins_ns})
+    return gain_times_sentence([setting], times, {0: conditions}, {0: in_gaps}, {0: begins_ns})
 
 
 FEW = [0.0] * 20 + [0.5] * 5 + [0.0] * 35
@@ -116,3 +121,37 @@ def test_no_fewer_consecutive_collectives_have_this_share(saved, share):
     spans = [stop - start for start in range(len(saved)) for stop in range(start + 1, len(saved) + 1)
              if sum(saved[start:stop]) >= needed]  # fmt: skip
     assert sum(saved[first : last + 1]) >= needed and last - first + 1 == min(spans)
+
+
+def test_the_time_of_day_is_told_where_the_trace_has_it():
+    """Collective 20 begins 200 s after 05:00:00."""
+    said = sentence(FEW, begins_ns=NEW_YEAR_NS)
+    assert "from 200 s (2026-01-01 05:03:20 UTC) to 240 s (2026-01-01 05:04:00 UTC) of the trace" in said
+    later = sentence([0.0] * 400 + [0.5] * 5 + [0.0] * 300, begins_ns=NEW_YEAR_NS)
+    assert "from 4,000 s (1:06:40, 2026-01-01 06:06:40 UTC) to" in later
+
+
+@pytest.mark.parametrize(
+    ("saved_s", "worst"),
+    [
+        # wan is best: its own longest, and that of base, all of which take 1 s.
+        ([0.5, 0.5, 0.2, 0.5], "collective 2 of 800 ms{2} in wan; collective 0 of 1,000 ms{0} in base"),
+        ([-0.5, -0.5, -0.8, -0.5], "collective 0 of 1,000 ms{0} in base"),
+    ],
+)
+def test_the_longest_collective_of_the_best_mode_and_of_the_baseline_are_told(saved_s, worst):
+    def told(when):
+        return f"The longest is {worst.format(*when)}."
+
+    of_day = [f", at {10 * k} s (2026-01-01 05:00:{10 * k:02} UTC) of the trace," for k in range(4)]
+    assert sentence(saved_s, worst=True, begins_ns=NEW_YEAR_NS) == told(of_day)
+    assert sentence(saved_s, worst=True) == told([f", at {10 * k} s of the trace," for k in range(4)])
+    assert sentence(saved_s, REPEATS, worst=True, begins_ns=NEW_YEAR_NS) == told([""] * 4)
+    assert sentence(saved_s, ConditionsSpec(), worst=True) == ""
+
+
+def test_the_longest_collective_of_a_single_mode_is_told():
+    setting = Setting(index=0, label="8 GPUs", kind="allgather", at=(), modes=("base",), baseline={})
+    times = {("model", Place(0, "base")): Series(np.arange(3), np.array([0.1, 0.3, 0.2]))}
+    said = worst_sentence([setting], times, {0: TRACE}, {0: NEW_YEAR_NS})
+    assert said == "The longest is collective 1 of 300 ms, at 10 s (2026-01-01 05:00:10 UTC) of the trace, in base."

@@ -8,7 +8,8 @@ import pytest
 from analysis.statistics.answer import answer
 from analysis.statistics.contests import Place, Setting, Value, contests_of
 from analysis.statistics.intervals import Series
-from analysis.statistics.jobs_in_words import all_words_of, told_apart
+from analysis.statistics.jobs_in_words import all_words_of, classes_sentence, told_apart
+from tests.fakes import runs
 
 TRAIN = {"name": "train", "size": "64 MB", "ranks": [0, 1, 4, 5]}
 NOISE = {"name": "noise", "kind": "background", "rate": "5 Gbit/s", "ranks": [2, 6]}
@@ -342,3 +343,37 @@ def test_rounds_of_requests_alone_are_told_by_their_first_tokens():
         "chat over 400 rounds (timing model), 8 GPUs: in base chat (percentile 99 of first tokens) takes 400 ms; in "
         f"wan chat (percentile 99 of first tokens) takes 300 ms, 25.0 % less {SAME} than in base."
     )
+
+
+GOLD, BULK = {"name": "gold", "priority": 0, "ceiling": 0.5}, {"name": "bulk", "priority": 1, "share": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("classes", "said", "told"),
+    [
+        (["", "gold"], "", "Class: gold (priority 0, at most 50 %)."),
+        (["bulk", "gold"], "", "Classes: bulk (priority 1, 30 % assured); gold (priority 0, at most 50 %)."),
+        (["bulk", "gold"], "infer, class gold (priority 0) at most 50 %", "Class: bulk (priority 1, 30 % assured)."),
+        (["gold", "gold"], "", ""),  # no class is compared
+        (["", ""], "", ""),
+    ],
+)
+def test_classes_that_are_compared_have_their_priority_share_and_ceiling(classes, said, told):
+    jobs = [[{"name": "infer"} | ({"class": name} if name else {})] for name in classes]
+    assert classes_sentence([(one, [GOLD, BULK]) for one in jobs], said) == told
+
+
+def test_the_answer_and_the_figure_of_jobs_tell_what_classes_are(tmp_path):
+    """And "as long" beside another comparison says as what."""
+    job = '{ name = "infer", ranks = [0, 4], size = "256 kB"%s }'
+    train = '{ name = "train", ranks = [1, 5], size = "64 MB" }'
+    sweep = [job % "", f"{job % ''}, {train}", (job % ', class = "gold"') + f", {train}"]
+    (tmp_path / "mine.toml").write_text(
+        '[conditions]\nwan_rate = "25 Gbit/s"\nintra_rate = "100 Gbit/s"\n[collective]\ncount = 3\n[run]\n'
+        'modes = ["base"]\n[[class]]\nname = "gold"\npriority = 0\n[sweep]\n'
+        f"job = [{', '.join(f'[{one}]' for one in sweep)}]\n"
+    )
+    found = runs.answer(tmp_path / "out", "mine.toml", "--engine", "model", report=True)["answer"]
+    assert found.endswith("Class: gold (priority 0).") and "as long as without class alone and" in found
+    drawn = (tmp_path / "out/figures/mine-jobs.svg").read_text()
+    assert drawn.count("Class: gold (priority 0).") >= 2  # in its caption, and in the figure

@@ -3,16 +3,20 @@
 import csv
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from analysis.figures import fabric, faults, over_time
 from analysis.figures.__main__ import draw
 from analysis.figures.collective_detail import collectives_of
+from analysis.figures.over_time import times_of_day
 from analysis.figures.run_points import configurations_of, points_of
 from analysis.report import __main__ as report
 from analysis.results import load
@@ -517,3 +521,35 @@ def test_the_picture_of_the_fabric_tells_which_links_are_down_and_names_parallel
     figure = fabric.picture("paper", before).figure
     assert "down" not in [text.get_text() for axes in figure.axes for text in axes.texts]
     assert "Dotted red" not in figure.get_supxlabel()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 4 * 10**9), st.integers(0, 10**9 - 1), st.floats(0, 1e5), st.floats(4, 1e7))
+def test_times_of_day_above_a_figure_are_round_and_where_they_are(begin_s, rest_ns, first_s, lasts_s):
+    """Each is as far from the trace's beginning as its place says, by the calendar of Python."""
+    begins_ns = begin_s * 10**9 + rest_ns
+    found = times_of_day(begins_ns, first_s, first_s + lasts_s)
+    assert len(found) <= 7
+    for at_s, text in found.items():
+        assert first_s - 1e-3 <= at_s <= first_s + lasts_s + 1e-3
+        instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=begin_s, microseconds=rest_ns / 1e3 + at_s * 1e6)
+        whole = round(instant.timestamp())
+        assert abs(instant.timestamp() - whole) < 1e-3
+        shown = datetime.fromtimestamp(whole, UTC)
+        assert text.split()[-1] == shown.strftime("%H:%M:%S" if text.count(":") == 2 else "%H:%M")
+        assert len(text.split()) == 1 or text.split()[0] == f"{shown:%m-%d}"
+    if lasts_s >= 86_400:
+        assert len(found) >= 1
+
+
+def test_a_trace_with_dates_has_the_time_of_day_above_its_figure(tmp_path):
+    rows = "".join(f"{60 * k},{link},{20 + k % 7} Gbit/s\n" for k in range(60) for link in ("s0b0>s1b0", "s1b0>s0b0"))
+    (tmp_path / "trace.csv").write_text(f"# begins 2026-01-01T05:00:00Z\ntime,link,rate\n{rows}")
+    (tmp_path / "mine.toml").write_text(
+        '[fabric]\ngpus = [2, 2]\nborder_routers = 1\n[conditions]\nsampler = "trace"\ntrace = "trace.csv"\n'
+        'trace_step = "1 min"\n[collective]\ncount = 60\n[run]\nmodes = ["base", "ccl"]\n'
+    )
+    run("mine.toml", "--engine", "model", "--out", "out")
+    drawn = Path("out/figures/mine-over-time.svg").read_text()
+    assert "time of day, UTC, from 2026-01-01 05:00:00 on" in drawn
+    assert "05:10" in drawn and "05:50" in drawn and "time in the trace" not in drawn

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -27,9 +28,11 @@ from analysis.statistics.intervals import (
     reasons,
     series_of,
     summarise,
+    with_blocks_of_equal,
 )
 from scenarios.spec.load import assignment, load_scenario
 from scenarios.spec.scenario import plain_values
+from tests.fakes.runs import answer
 from topologies.conditions.sampler import ConditionsSpec
 
 
@@ -501,3 +504,38 @@ def test_in_wall_clock_time_late_collectives_of_a_slow_machine_are_counted():
     assert found.late == 2 and "too slow for 2 collectives" in str(found)
     punctual = fidelity([measured(1.0, 1.0)], is_real=True)
     assert (punctual.late, punctual.warnings) == (0, ())
+
+
+def test_no_gain_of_few_blocks_reaches_much_further_on_one_side_or_leaves_its_value_out() -> None:
+    """A few slow blocks of the baseline: without them the quotient of the totals could be anything."""
+    random, lopsided = np.random.default_rng(7), 0
+    for _ in range(400):
+        block_s = random.pareto(1.6, 6) + 1
+        base_s = np.repeat(block_s, 20) * random.uniform(0.9, 1.1, 120)
+        mode_s = np.repeat(np.minimum(block_s, 1.5), 20) * random.uniform(0.9, 1.1, 120)
+        base, mode = (Series(np.arange(120), times_s, block=20) for times_s in (base_s, mode_s))
+        found = gain(base, mode)
+        assert found is not None
+        if found.why:
+            lopsided += 1
+            continue
+        arms = sorted((found.value - found.low, found.high - found.value))
+        assert arms[0] >= 0 and arms[1] <= 6 * arms[0] + 1e-12
+    assert 10 < lopsided < 390
+
+
+def test_equal_times_have_equal_intervals_whatever_was_chosen_when(tmp_path: Path) -> None:
+    """joint chooses rings, each for ten collectives, and takes the same times as wan, which chooses none: of two GPUs
+    there is one ring. Both have the same interval, in a run as well."""
+    times_s = np.random.default_rng(3).gamma(2.0, 1.0, 200)
+    seldom, numbers = np.arange(200) % 10 == 0, np.arange(200)
+    wan, joint = Series(numbers, times_s), Series(numbers, times_s + 1e-13, fresh=seldom)
+    other = Series(numbers, times_s * 1.5, fresh=seldom)
+    assert summarise(joint).mean_s.low != summarise(wan).mean_s.low
+    same = [with_blocks_of_equal(one, [wan, joint, other]) for one in (wan, joint)]
+    assert summarise(same[0]).mean_s.low == pytest.approx(summarise(same[1]).mean_s.low, rel=1e-9)
+    assert with_blocks_of_equal(other, [wan, joint, other]).fresh is seldom
+    run = ["--engine", "model", "--modes", "wan,joint", "--collectives", "200", "--set", "fabric.gpus=[1, 1]"]
+    one, another = answer(tmp_path / "out", *run)["points"]
+    keys = ("mean_s", "mean_low_s", "mean_high_s")
+    assert [one[key] for key in keys] == [another[key] for key in keys] and one["mean_low_s"] is not None

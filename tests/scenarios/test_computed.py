@@ -74,3 +74,9 @@ def test_the_sentence_has_the_share_of_the_steps_of_the_slowest_rank() -> None:
     assert "takes 37.5 % of rank 0's median step" in session.computing_sentence([result])
     ranks[0]["computed_of_steps"] = None
     assert "takes 25.0 % of rank 0's 4.000 s; the rest is" in session.computing_sentence([result])
+    # As where steps are printed: the share of a step is not known, and it is told which call gives it.
+    assert session.computing_sentence([result]).endswith(
+        "longhaul.report(step=SECONDS) of Python tells the share of a step"
+    )
+    result["steps"] = []
+    assert session.computing_sentence([result]).endswith("; the rest is communication and waiting")

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -184,7 +185,8 @@ def test_a_run_of_the_model_tells_what_faults_cost_in_the_table_the_report_and_t
     shown = lines[first + 1]
     assert shown.startswith("    base: predicted cost ") and lines[first + 2].startswith("    joint: predicted cost ")
     worst = r"([0-9.]+ ms in collective \d+, ){3}.* and \d+ more"
-    told = re.fullmatch(rf"    base: predicted cost ([0-9.]+) s: {worst}; not as before within the run", shown)
+    end = "; not as before within the run; still in force at the end of the run"
+    told = re.fullmatch(rf"    base: predicted cost ([0-9.]+) s: {worst}{end}", shown)
     assert float(told[1]) == pytest.approx(cost_s, rel=1e-3)
     table = pd.read_csv(tmp_path / "out" / "summary.csv").set_index("mode")
     assert table["fault.2.cost_s"]["base"] == pytest.approx(cost_s, rel=1e-9)
@@ -547,13 +549,45 @@ def test_times_of_faults_that_overlap_are_counted_together():
 def test_the_answer_tells_that_the_model_has_a_fault_to_the_end_of_a_collective(tmp_path):
     (tmp_path / "struck.toml").write_text(RUN + STAYS + 'for = "400 ms"\n')
     found = answer(tmp_path / "out", "struck.toml", "--engine", "model", report=True)
-    assert (
-        "If it ends within a collective, the timing model has agent 1 slow 10x to the end of that one."
-        in found["answer"]
-    )
     stored = open_run(tmp_path / "out").faults
+    first, last = (int(until) - 1 for until in (stored["until"].min(), stored["until"].max()))
+    assert first < last  # joint is faster
+    which = f"one of the collectives {first} to {last}, in which it ends"
+    assert f"The timing model has agent 1 slow 10x to the end of {which}." in found["answer"]
     (configuration,) = configurations_of(open_run(tmp_path / "out"))
     for row in stored.itertuples():
         (fault,) = of_point(open_run(tmp_path / "out"), configuration, "model", row.mode)
         assert fault.end == row.until and "for 400 ms" in configuration.label
     assert "for 400 ms" in (tmp_path / "out/figures/struck-over-time.svg").read_text()
+
+
+@pytest.mark.parametrize("lasts", ["200 s", "100 collectives"])
+def test_a_fault_that_outlasts_the_run_is_told_to_be_in_force_at_its_end(tmp_path, lasts):
+    """It is to end, and has not; the sentence tells it, and each mode's line. No end of it within the run is told."""
+    (tmp_path / "struck.toml").write_text(RUN + LINK.replace("3 collectives", lasts))
+    said, _ = ended("struck.toml", "--engine", "model", "--out", tmp_path / "out", "--no-report", cwd=tmp_path)
+    assert "Still in force when the run ends: link s0b0-s1b0 down." in said.splitlines()[0]
+    lines = [line for line in said.splitlines() if line.strip().startswith(("base: predicted", "joint: predicted"))]
+    assert len(lines) == 2 and all("; still down at the end of the run" in line for line in lines)
+    assert "in which it ends" not in said and "If it ends" not in said
+
+
+def test_a_fault_that_is_over_or_was_to_stay_is_in_no_sentence_on_what_is_still_in_force(tmp_path):
+    (tmp_path / "struck.toml").write_text(RUN + LINK + STAYS)
+    said, _ = ended("struck.toml", "--engine", "model", "--out", tmp_path / "out", "--no-report", cwd=tmp_path)
+    assert "Still in force" not in said and "still down" not in said
+    assert said.count("; still in force at the end of the run") == 2  # the slow agent, in both modes
+
+
+def test_the_end_of_a_measured_fault_that_lasts_for_a_time_is_told():
+    """Within which collective it ended is measured, and so is that it did not."""
+    record = asdict(having(as_before=1206, until=1205)) | {"engine": "emulation", "setting": 0, "mode": "base"}
+    record |= {"cost_collectives": 0}
+
+    def words(**values):
+        (fault,) = faults_by_point([record | values])[Point("emulation", 0, "base")]
+        return replace(fault, is_timed=True).words
+
+    assert words().endswith("; as before from collective 1,206 on; it ended in collective 1,204")
+    assert words(until=None).endswith("; as before from collective 1,206 on; still down at the end of the run")
+    assert "at the end" not in words(until=None, as_before=None)  # as runs of earlier versions have it

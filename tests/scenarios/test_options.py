@@ -2,13 +2,18 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from scenarios import run
+from scenarios.experiment import command
 from scenarios.experiment.options import STUDIES, parse_request, parser
-from scenarios.spec import ScenarioError
+from scenarios.spec import FOLDER, ScenarioError
 from tests.conftest import PROJECT
+from tests.topologies.test_packs import data
+
+__all__ = ["data"]
 
 
 @pytest.mark.parametrize(
@@ -92,3 +97,46 @@ except SystemExit as error:
 def test_two_options_that_set_the_same_key_are_refused(arguments: str) -> None:
     with pytest.raises(ScenarioError, match=r"^--\S+( \S+)? cannot be combined with --.*; allowed: one of the two$"):
         parse_request(arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--engine model --set collective.emulated=50", "nothing is measured with --engine model"),
+        (
+            "--collectives 3 --set collective.emulated=50",
+            "50 is more than collective.count, 3: all of these are measured",
+        ),
+        ("--set collective.emulated=20 --set collective.count=7", "20 is more than collective.count, 7"),
+        ("--engine model", ""),
+        ("--engine model --collectives 9", ""),  # which sets both
+        ("--set collective.count=7", ""),  # the default is cut
+        ("--set collective.emulated=4", ""),
+    ],
+)
+def test_a_number_of_measured_collectives_without_effect_is_told(
+    options: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.run([*options.split(), "--dry-run"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "collective.emulated" in line]
+    assert len(said) == bool(told) and all(
+        f"--set collective.emulated: {told}" in line.replace("unused: ", "") for line in said
+    )
+
+
+def test_a_folder_of_data_that_no_pack_reads_is_told(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pack of the folder reads it; one at an absolute path does not, nor does a run without a pack."""
+
+    def said(*options: str) -> list[str]:
+        assert command.run([*options, "--engine", "model", "--dry-run"]) == 0
+        return [line for line in capsys.readouterr().err.splitlines() if "--data" in line]
+
+    unused = "run.py: --data: unused: no fabric.wan or conditions.load or conditions.moves names a pack"
+    (told,) = said("--data", str(tmp_path / "nowhere"))
+    assert told.startswith(unused)
+    pack = str(FOLDER / "packs" / "sndlib.toml")
+    assert said(pack, "--data", str(data)) == []
+    (told,) = said(pack, "--data", str(tmp_path / "nowhere"), "--set", f"fabric.wan=sndlib:{data / 'geant.xml'}")
+    assert told.startswith(unused)

@@ -60,7 +60,8 @@ def test_an_outage_in_a_trace_takes_the_link_down_in_both_engines(scenario):
     of GPU 3 once it has come over the WAN and from GPU 0."""
     out = scenario.parent / "out"
     said = ended("--dry-run", scenario, cwd=scenario.parent)[1]
-    assert "3 outages: s0b0-s1b0 from collective 1, at 1 s of the trace, for 2, s0b0-s1b0 from" in said
+    when = "at 1 s (2026-01-31 12:00:01 UTC) of the trace"
+    assert f"3 outages: s0b0-s1b0 from collective 1, {when}, for 2, s0b0-s1b0 from" in said
     assert "rates were rounded to whole bit/s" in said
     measured(out, scenario)
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=(2, 1)))
@@ -82,7 +83,8 @@ def test_an_outage_that_nothing_avoids_and_that_lasts_ends_the_run_in_a_sentence
     lines = said.splitlines()
     assert "run.py: in collective 4 no path joins all GPUs, also after it has been begun 4 times: a mode whose" in said
     (why,) = [line for line in lines if line.startswith("run.py: failed: ")]
-    assert "base and ccl, collective 4, at 4 s of the trace: no path leads over the WAN from rank" in why
+    when = "at 4 s (2026-01-31 12:00:04 UTC) of the trace"
+    assert f"base and ccl, collective 4, {when}: no path leads over the WAN from rank" in why
     assert "with link s0b0-s1b0 down from collective 4 for 5 collectives and link s0b1-s1b0 down from" in why
     assert lines[-1] == "run.py: the results so far are kept in out; --resume would fail in the same way"
     assert "base and ccl compared over 4 AllGathers each" in told and "failed after 8 of 12 collectives" in told

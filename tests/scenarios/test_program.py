@@ -30,7 +30,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.program.condition_changes import ProgramTimeline
 from scenarios.program.rank import longhaul
 from scenarios.program.rows import rows_as_collectives
-from scenarios.program.session import RunState, progress_table, step_time, steps_told, tokens_per_s
+from scenarios.program.session import RunState, notes, progress_table, result_of, step_time, steps_told, tokens_per_s
 from scenarios.program.watchdog import command_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.faults import active_at
@@ -579,6 +579,30 @@ def test_steps_and_tokens_are_told_on_lines_of_their_own(tmp_path: Path, capsys:
     for tokens in (-1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match=f"{tokens} is not a number of tokens; allowed: a number from 0 up"):
             longhaul.report(1.0, tokens)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("longhaul: step 0.5\nlonghaul: steps follow\nmine: step x\n", ""),
+        (
+            "longhaul: step abc\n",
+            'rank 1 printed "longhaul: step abc", which tells no step; allowed: longhaul: step SECONDS',
+        ),
+        (
+            "longhaul: step 1\nlonghaul: step -1\nlonghaul: step 0.5 tokens x\nlonghaul: step\n",
+            'rank 1 printed "longhaul: step -1" and 2 more such lines, which tell no step',
+        ),
+    ],
+)
+def test_lines_that_tell_no_step_are_told_once(lines: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "0.stdout").write_text("longhaul: step 0.25\n")
+    (tmp_path / "output" / "1.stdout").write_text(lines)
+    (config,) = scenario("program.command=sleep 1").configurations()
+    result = result_of(config, RunState(tmp_path, (0, 4)), None, 1.0)
+    told = [note for note in notes(result, config) if re.search("tells? no step", note)]
+    assert len(told) == bool(said) and all(note.startswith(said) for note in told)
 
 
 def test_the_progress_table_has_a_line_for_each_rank(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import html
+import itertools
 import json
 import re
 from pathlib import Path
@@ -86,6 +87,26 @@ def test_reconfiguration_times_are_stored_and_their_mean_is_shown_for_modes_that
     assert found == [("0.002", "1"), ("0.0015", "2")]
 
 
+def test_the_changes_and_budgets_told_with_predicted_times_are_those_of_all_predicted_collectives(testbeds, capsys):
+    """Few collectives are measured and many predicted: the sentence compares predicted times, and counts of them."""
+    testbeds(FakeTestbeds(changes=lambda *_: {"reconfigure_s": 0.01}))
+    Path("few.toml").write_text(
+        '[conditions]\nsampler = "ar1"\nwan_rate = "10-40 Gbit/s"\nwan_delay = "5 ms"\n'
+        '[collective]\ncount = 300\nemulated = 4\nbudget = "25 ms"\n'
+        '[control]\ncounted = true\ndelay = "5 ms"\n[run]\nmodes = ["base", "wan"]\n'
+    )
+    run("few.toml", "--engine", "both", "--out", "run", "--no-report")
+    sentence = capsys.readouterr().out.split("\n\n")[0]
+    rows = load("run")
+    wan = rows[(rows["engine"] == "model") & (rows["mode"] == "wan")].sort_values("collective")
+    ways = [tuple(one) for one in wan["paths"]]
+    changes = sum(one != other for one, other in itertools.pairwise(ways))
+    assert "over 300 AllGathers each (timing model)" in sentence and changes > 100
+    assert f"(wan {changes:,} times)" in sentence
+    fitting = int((wan["completion_s"] <= 0.025).sum())
+    assert f"wan ({fitting:,} of 300 collectives do)" in sentence
+
+
 def test_the_time_in_which_connections_open_is_told_where_it_is_noticeable(tmp_path):
     """At 20 ms it is many times that of a small AllGather; at 10 us, before large ones, it is not told."""
     common = ("--gpus", 8, "--modes", "base,wan", "--engine", "emulation", "--collectives")
@@ -102,6 +123,18 @@ def test_the_time_in_which_connections_open_is_told_where_it_is_noticeable(tmp_p
     rows = pd.read_parquet(tmp_path / "near/collectives.parquet")
     assert rows.reconfigure_s.max() < 0.01 * rows.groupby("mode").completion_s.sum().min()
     assert "connections were opened" not in near
+
+
+@pytest.mark.parametrize("kind", ["allgather", "training"])
+def test_a_bound_is_spoken_of_only_where_one_is_printed(tmp_path, kind):
+    """The bound of training is not known; that base takes one of the WAN's links holds without it."""
+    options = ["--collectives", "5", "--modes", "base,wan", "--set", f"collective.kind={kind}"]
+    options += ["--set", "conditions.wan_rate=40 Gbit/s", "--no-report"]
+    said, _ = ended("--engine", "model", *options, "--out", tmp_path / "out", cwd=tmp_path)
+    assert ("lower bound" in said) is ("the bound may use all of them" in said) is (kind == "allgather")
+    assert "base takes one path between two border routers" in said
+    (line,) = (one for one in said.splitlines() if one.startswith("the WAN has 4 links"))
+    assert line.endswith("base takes one path between two border routers")
 
 
 def test_the_lower_bound_depends_only_on_the_conditions_not_on_mode_engine_or_batch(emulate, capsys):

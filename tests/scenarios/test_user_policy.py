@@ -86,6 +86,17 @@ def test_an_error_in_a_policy_function_names_the_function_and_the_collective(tmp
         decisions_by(tmp_path, program)
 
 
+def test_a_name_that_now_lacks_is_refused_with_the_documented_ones(tmp_path):
+    page = (PROJECT / "docs" / "policies.md").read_text()
+    documented = set(re.findall(r"`now\.([a-z_]+)", page))
+    with pytest.raises(SpecError, match="now has no nothing; allowed: ") as caught:
+        decisions_by(tmp_path, "def mine(now): return now.nothing, False")
+    told = str(caught.value).partition("allowed: ")[2].partition(", line")[0]
+    assert {*told.split(", ")} == documented and len(documented) > 15
+    every = "def mine(now):\n    for name in %r:\n        getattr(now, name)\n    return True, True"
+    decisions_by(tmp_path, every % sorted(documented))
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [

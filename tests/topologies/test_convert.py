@@ -22,6 +22,7 @@ from scenarios.api import run, scenario
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import scenario_of
 from tests.conftest import PROJECT
+from topologies.conditions.clock import in_utc
 from topologies.conditions.convert.__main__ import main
 from topologies.conditions.convert.tables import time_of_name
 from topologies.conditions.trace import read_trace
@@ -46,7 +47,9 @@ IPERF = {
         {"sum": {"start": 2.0005, "end": 3, "bits_per_second": 9412345678.5}},
     ],
 }
-IPERF_TRACE = "time,link,rate\n0,{0},4.3 Gbit/s\n1.0005,{0},9.412345678 Gbit/s\n".format(LINKS[0])
+IPERF_TRACE = "# begins 2026-01-31T23:59:56Z\ntime,link,rate\n0,{0},4.3 Gbit/s\n1.0005,{0},9.412345678 Gbit/s\n".format(
+    LINKS[0]
+)
 MATRIX = "time,0\nGbit/s,Zürich,Genève\nZürich,,4.3\nGenève,3.9,\n"
 
 
@@ -128,7 +131,7 @@ FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
         {"a.csv": with_header(HEADER, LONG.replace("\n10,", "\n1769904005000,").replace("0,", "1769903995000,", 1))
             .replace("\n0,", "\n1769903995000,")},
         [],
-        TRACE,
+        f"# begins 2026-01-31T23:59:55Z\n{TRACE}",
         ["its times are taken as milliseconds", f"{BEGINS}1769903995000 (2026-01-31 23:59:55 UTC)", DOWN],
     ),
     "ms in the header": (
@@ -141,7 +144,7 @@ FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
         {"a.csv": with_header(HEADER, "2026-01-31T23:59:55+01:00,Zürich,Genève,4300\n2026-01-31T23:00:05Z,Zürich,"
                               "Genève,4100\n")},
         [],
-        f"time,link,rate\n0,{LINKS[0]},4.3 Gbit/s\n10,{LINKS[0]},4.1 Gbit/s\n",
+        f"# begins 2026-01-31T22:59:55Z\ntime,link,rate\n0,{LINKS[0]},4.3 Gbit/s\n10,{LINKS[0]},4.1 Gbit/s\n",
         ["it begins at its first time, 2026-01-31T23:59:55+01:00"],
     ),
     "names of links": (
@@ -372,6 +375,48 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(
     assert out == "" and (tmp_path / "a").read_bytes() == (content if isinstance(content, bytes) else content.encode())
 
 
+@pytest.mark.parametrize("kind", ["rates", "delays"])
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ("{time}src,dst,{unit}\n{zero}s0,s1,8.5\n", "{unit}"),
+        ("{time}src,dst,available ({unit})\n{zero}s0,s1,8.5\n", "available ({unit})"),
+        ("{time}src,dst,loss,jitter,value_{unit}\n{zero}s0,s1,1,2,8.5\n", "value_{unit}"),
+        ("time;s0>s1 [{unit}];s1>s0\n0;8,5;9\n", "s0>s1 [{unit}]"),
+        ("time,s0>s1_{unit},s1>s0_{unit}\n0,8.5,9\n", "s0>s1_{unit}"),
+        ("{unit},s0,s1\ns0,,8.5\ns1,9,\n", "{unit}"),
+        ("from ({unit}),s0,s1\ns0,,8.5\ns1,9,\n", "from ({unit})"),
+    ],
+)
+def test_a_unit_of_the_other_quantity_is_refused_with_what_is_allowed(
+    kind: str, table: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Delays that are converted without --as would else become rates of the same digits, and rates delays."""
+    other, unit = ("delays", "ms") if kind == "rates" else ("rates", "Mbps")
+    words = {"time": "time," * (kind == "rates"), "zero": "0," * (kind == "rates"), "unit": unit}
+    files, options = {"a.csv": table.format(**words)}, ["--as", kind] if kind == "delays" else []
+    assert converted(tmp_path, files, *options) == 2
+    out, err = capsys.readouterr()
+    allowed = "bit/s, kbit/s" if kind == "rates" else "ns, us, ms, s)"
+    assert out == "" and err.count("\n") == 1
+    assert f'a.csv:1: "{named.format(**words)}" names {unit}, a unit of {other}; allowed: --as {other}, or' in err
+    assert allowed in err
+    if table.startswith("{time}"):  # the other quantity needs a time, or none
+        return
+    assert converted(tmp_path, files, "--as", other) == 0
+
+
+def test_a_time_an_unused_column_and_a_sites_name_may_end_as_units_of_the_other_quantity_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "time_ms,src,dst,rtt_ms,rate_mbps\n0,s0,s1,8,900\n"
+    assert converted(tmp_path, {"long.csv": long}) == 0
+    assert "0,s0b0>s1b0,900 Mbit/s" in capsys.readouterr().out
+    wide = "time,gcp_eu>gcp_us,gcp_us>gcp_eu\n0,900 Mbit/s,800 Mbit/s\n"
+    assert converted(tmp_path, {"wide.csv": wide}, "--site", "gcp_eu=s0", "--site", "gcp_us=s1") == 0
+    assert "0,s0b0>s1b0,900 Mbit/s" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("kind", "header", "values", "says"),
     [
@@ -465,6 +510,32 @@ def test_a_trace_has_the_rates_that_were_written(
         wanted = sorted((ms - first, rate) for ms, of, rate in rates if of == link)
         wanted = wanted if wanted[0][0] == 0 else [(0, wanted[0][1]), *wanted]
         assert [(at // 10**6, int(rate)) for at, rate in zip(times_ns.tolist(), bps, strict=True)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "begins"),
+    [
+        ("1767243600", "1767243660", "2026-01-01 05:00:00 UTC"),
+        ("1767243600500", "1767243660500", "2026-01-01 05:00:00 UTC"),
+        ("2026-01-01T06:00:00+01:00", "2026-01-01T06:01:00+01:00", "2026-01-01 05:00:00 UTC"),
+        ("2026-01-01T05:00:00", "2026-01-01T05:01:00", "2026-01-01 05:00:00 UTC"),
+        ("0", "60", None),
+        ("12", "72", None),
+    ],
+)
+def test_a_trace_keeps_the_time_of_day_of_what_was_measured(
+    first: str, second: str, begins: str | None, tmp_path: Path
+) -> None:
+    """Read back as a scenario reads it, with a first row that was left out by hand, the instant is the same."""
+    rows = f"time,link,rate_mbps\n{first},s0b0>s1b0,900\n{second},s0b0>s1b0,800\n"
+    assert converted(tmp_path, {"a.csv": rows}, "--out", str(tmp_path / "trace.csv")) == 0
+    trace = read_trace(tmp_path / "trace.csv", ["s0b0>s1b0"])
+    assert (None if trace.begins_ns is None else in_utc(trace.begins_ns)) == begins
+    assert any(begins in note for note in trace.notes) if begins else not trace.notes
+    lines = (tmp_path / "trace.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "later.csv").write_text("".join(line for line in lines if not line.startswith("0,")))
+    later = read_trace(tmp_path / "later.csv", ["s0b0>s1b0"])
+    assert later.begins_ns is None if begins is None else later.begins_ns == (trace.begins_ns or 0) + 60 * 10**9
 
 
 FOUR = [("A", "B"), ("B", "A"), ("A", "C"), ("C", "A")]

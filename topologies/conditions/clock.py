@@ -35,6 +35,18 @@ def date_ns(text: str) -> int:
     raise ValueError(f"{format_value(text)} is not allowed; allowed: {DATES}")
 
 
+def in_utc(since_1970_ns: int) -> str:
+    """Return an instant, in ns since 1970, as a date with a time of day: "2026-01-01 06:41:00 UTC"."""
+    return f"{datetime.fromtimestamp(since_1970_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def as_date(since_1970_ns: int) -> str:
+    """Return an instant, in ns since 1970, in ISO 8601 to the nanosecond, as `date_ns` reads it."""
+    whole, rest = divmod(since_1970_ns, 10**9)
+    fraction = f".{rest:09d}".rstrip("0") if rest else ""
+    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
 def _since_1970_s(match: re.Match[str]) -> Decimal:
     """Return the seconds from 1970 to a match of `_ISO`; raises ValueError if there is no such date."""
     whole = datetime.fromisoformat(match[1] + (match[3] or ""))
@@ -104,10 +116,18 @@ class Clock:
         if self._origin:
             yield f"it begins at its first time, {first}{self._date()}"
 
+    @property
+    def begins_ns(self) -> int | None:
+        """The first time in ns since 1970, if it is a date or a time since then; None for one that is too early."""
+        since_s = (self._origin or Decimal(0)) * self._unit_ns / 10**9
+        return round(since_s * 10**9) if _EPOCH_S <= since_s < 10 * _EPOCH_S else None
+
+    @property
+    def offset_ns(self) -> int:
+        """The first time in ns, as it is written."""
+        return round((self._origin or Decimal(0)) * self._unit_ns)
+
     def _date(self) -> str:
         """Return the date that the first time is in seconds since 1970, in brackets; "" for a time too early for that,
         and for one that is written as a date."""
-        since_s = (self._origin or Decimal(0)) * self._unit_ns / 10**9
-        if self._is_iso or not _EPOCH_S <= since_s < 10 * _EPOCH_S:
-            return ""
-        return f" ({datetime.fromtimestamp(int(since_s), UTC):%Y-%m-%d %H:%M:%S} UTC)"
+        return "" if self._is_iso or self.begins_ns is None else f" ({in_utc(self.begins_ns)})"

@@ -7,12 +7,14 @@
 Times are in seconds, or ISO 8601 dates with times, and never decrease; the first one is the beginning of the trace. A
 rate is text with a unit, or a number of bit/s. A link keeps its rate from one row to its next row. Every listed link
 needs a row at the beginning. Every WAN link must be listed; the links within sites must be listed either all or not at
-all, and if not, another sampler draws their rates. A link with the rate 0 is down: see `Trace.outages`.
+all, and if not, another sampler draws their rates. A link with the rate 0 is down: see `Trace.outages`. A comment
+`# begins 2026-01-01T05:00:00Z` tells when time 0 is, if times are seconds from it.
 """
 
 import csv
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
@@ -23,7 +25,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from topologies.conditions.clock import Clock
+from topologies.conditions.clock import Clock, date_ns, in_utc
 from topologies.conditions.synthetic import Uniform
 from topologies.conditions.wan_keys import in_a_sentence, wan_keys
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
@@ -48,6 +50,9 @@ _COLUMNS = {  # names that other programs write, in lower case
     "rate": ("rate", "rate_bps"),
 }
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+BEGINS = "# begins "
+"""The beginning of a comment that tells the instant of time 0 as a date."""
+_BEGINS = re.compile(rf"{BEGINS.strip()}\s+(\S+)", re.IGNORECASE)
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 _NODE = r"(?:s\d+[blpn]\d+|[gR]\d+)"
 _OF_NODES = re.compile(rf"{_NODE}(?:->|[>:-]){_NODE}(?:#\d+)?", re.ASCII)
@@ -69,7 +74,7 @@ class Trace:
     `times_ns` holds the times of every link's rows (whole ns from the beginning, increasing) and `rates_from_bps`
     the rates from then on (bit/s, 0 while the link is down). Both are empty for a link that the trace omits; its
     rates are drawn by `unlisted`. If it `repeats`, it begins again one step after its last row. `notes` tell what
-    was assumed of the file or not used.
+    was assumed of the file or not used. `begins_ns` is its beginning in ns since 1970, if the file tells it.
     """
 
     path: Path
@@ -80,6 +85,7 @@ class Trace:
     unlisted: Uniform | None
     repeats: bool = False
     notes: tuple[str, ...] = ()
+    begins_ns: int | None = None
     _shaped_bps: tuple[npt.NDArray[np.float64], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -193,6 +199,7 @@ def read_trace(
         unlisted=None if all(map(len, file.times_ns)) else unlisted,
         repeats=repeats,
         notes=(*file.notes, *_gap_notes(file.times_ns, round(step_s * 1e9))),
+        begins_ns=file.begins_ns,
     )
 
 
@@ -202,6 +209,7 @@ class _File:
     rates_bps: tuple[npt.NDArray[np.float64], ...]
     end_ns: int
     notes: tuple[str, ...]
+    begins_ns: int | None
 
 
 def _gap_notes(times_ns: Iterable[npt.NDArray[np.int64]], step_ns: int) -> Iterator[str]:
@@ -290,6 +298,7 @@ def _read(
         rates_bps=tuple(np.array(list(taken.values()), dtype=np.float64) for taken in rows.rates_bps.values()),
         end_ns=rows.now_ns,
         notes=tuple(rows.notes()),
+        begins_ns=rows.begins_ns,
     )
 
 
@@ -314,6 +323,7 @@ class _Rows:
         self._delimiter, self._columns = ",", [0, 1, 2]
         self._header: list[str] = []
         self._clock = Clock()
+        self._zero_ns: int | None = None  # the instant of time 0 that a comment tells, in ns since 1970
         self.names_sites = False  # whether a row has a link whose ends are no names of a fabric's own nodes
         self._count = self._rounded = self._commas = self._unused = self._bare = 0
 
@@ -331,6 +341,13 @@ class _Rows:
                 if not lines.is_whole and len(fields) - 1 in self._columns and not fields[-1].endswith("bit/s"):
                     raise ValueError("it may be cut off: its last line has neither a newline nor a unit")
                 yield before + reader.line_num, [field.strip() for field in fields]
+        self._zero_ns = lines.zero_ns
+
+    @property
+    def begins_ns(self) -> int | None:
+        """When the first row is, in ns since 1970, if its time or a comment tells it."""
+        of_comment = None if self._zero_ns is None else self._zero_ns + self._clock.offset_ns
+        return of_comment if self._clock.begins_ns is None else self._clock.begins_ns
 
     def _read_header(self, head: str) -> None:
         for delimiter in _DELIMITERS:
@@ -398,6 +415,8 @@ class _Rows:
             are = f"columns {list_all(others)} are" if len(others) > 1 else f"column {others[0]} is"
             yield f"the {are} not used"
         yield from self._clock.notes(self.first_time)
+        if self.begins_ns is not None and self._clock.begins_ns is None:
+            yield f"it begins at {in_utc(self.begins_ns)}"
         if self._unused:
             yield f"{self._unused:,} row{'s' * (self._unused != 1)} of links that the fabric leaves out not used"
         if self._bare:
@@ -409,15 +428,21 @@ class _Rows:
 
 class _Lines:
     """The lines of a file, with comments as empty lines; `count` of them were read, and the last one `is_whole` if it
-    had a newline."""
+    had a newline. `zero_ns` is the instant of time 0, in ns since 1970, if a comment "# begins 2026-01-01T05:00:00Z"
+    tells it."""
 
     def __init__(self, file: TextIO) -> None:
         self._file, self.count, self.is_whole = file, 0, True
+        self.zero_ns: int | None = None
 
     def __iter__(self) -> Iterator[str]:
         for line in self._file:
             self.count, self.is_whole = self.count + 1, line.endswith("\n")
-            yield "\n" if line.lstrip().startswith("#") else line
+            is_comment = line.lstrip().startswith("#")
+            if is_comment and (told := _BEGINS.fullmatch(line.strip())):
+                with suppress(ValueError):  # then it is a comment as others are
+                    self.zero_ns = date_ns(told[1])
+            yield "\n" if is_comment else line
 
 
 def _rate_bps(text: str) -> tuple[int, bool]:

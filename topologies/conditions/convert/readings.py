@@ -23,7 +23,8 @@ _INFERRED = ((10**6, "bit/s"), (10**3, "Mbit/s"), (0, "Gbit/s"))  # by the least
 _EXACT = Context(prec=100)
 _MOST_BPS, _LEAST_BPS = 10**15, 10**3
 _MOST_S = 10
-UNIT_NAMES = "bit/s, kbit/s, Mbit/s, Gbit/s, Tbit/s, B/s, MB/s, GB/s for rates; ns, us, ms, s for delays"
+_UNITS = {"rates": "bit/s, kbit/s, Mbit/s, Gbit/s, Tbit/s, B/s, MB/s, GB/s", "delays": "ns, us, ms, s"}
+UNIT_NAMES = "; ".join(f"{units} for {kind}" for kind, units in _UNITS.items())
 
 
 class ConvertError(ValueError):
@@ -70,6 +71,21 @@ def name_and_unit(text: str, kind: str) -> tuple[str, str]:
         if is_unit(text[parted.end() :], kind):
             return text[: parted.start()], text[parted.end() :]
     return text.strip(), ""
+
+
+def check_unit(text: str, kind: str, where: str) -> None:
+    """Raise ConvertError if a column's name, or a matrix's first field, names a unit of the other quantity alone: its
+    values would be taken in a unit of `kind`."""
+    (other,) = (one for one in KINDS if one != kind)
+    unit = name_and_unit(text, other)[1]
+    if unit and not name_and_unit(text, kind)[1]:
+        allowed = f"--as {other}, or a unit of {kind} ({_UNITS[kind]})"
+        raise ConvertError(f"{where}: {format_value(text)} names {unit}, a unit of {other}; allowed: {allowed}")
+
+
+def may_be_site(text: str) -> bool:
+    """Return whether the end of a link's name that could be a unit may be that of a site's: "gcp_eu>gcp_us"."""
+    return _IN_HEADER.fullmatch(text) is None and _LATER_WORDS.split(text)[-1].casefold() in ("us", "s")
 
 
 def _factor(unit: str, kind: str) -> Decimal | None:

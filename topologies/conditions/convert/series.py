@@ -7,12 +7,12 @@ from decimal import Decimal
 from itertools import chain, pairwise, permutations
 from statistics import median
 
-from topologies.conditions.clock import MAX_TIME_NS, Clock
+from topologies.conditions.clock import MAX_TIME_NS, Clock, as_date
 from topologies.conditions.convert.links import is_of_wan, is_within_site, links_by_name, links_of
 from topologies.conditions.convert.readings import ConvertError, Reading, counted, has_unit, inferred_unit, quantity
 from topologies.conditions.link_overrides import MAX_ENTRIES
 from topologies.conditions.sampler import ConditionsSpec
-from topologies.conditions.trace import GAP
+from topologies.conditions.trace import BEGINS, GAP
 from topologies.conditions.wan_keys import in_toml, wan_keys
 from topologies.errors import format_value, list_first
 from topologies.fabric.link_names import reverse
@@ -57,6 +57,7 @@ class Series:
         both_directions: bool = False,
     ) -> None:
         self.kind, self.notes = kind, list[str]()
+        self._begins_ns: int | None = None  # the first time, in ns since 1970
         self._values: dict[str, list[_Value]] = {}
         measured = [one for one in readings if one.value.casefold() not in _UNMEASURED]
         missing = [links_by_name(one, sites, links) for one in readings if one.value.casefold() in _UNMEASURED]
@@ -141,6 +142,7 @@ class Series:
         from_begin = Clock(unit)
         from_begin.ns(begin)  # the first row that was read may be a later one
         self.notes += from_begin.notes(begin)
+        self._begins_ns = from_begin.begins_ns
         return [time_ns - earliest for time_ns in times]
 
     # --- a trace ------------------------------------------------------------------------------------------------------
@@ -174,7 +176,10 @@ class Series:
             )
         else:
             self.notes += self._unnamed("the trace has no rate of such a link, and a WAN that has it needs one")
-        return "time,link,rate\n" + "".join(f"{_seconds(at)},{link},{rate}\n" for at, link, rate in sorted(rows))
+        begins = "" if self._begins_ns is None else f"{BEGINS}{as_date(self._begins_ns)}\n"
+        return f"{begins}time,link,rate\n" + "".join(
+            f"{_seconds(at)},{link},{rate}\n" for at, link, rate in sorted(rows)
+        )
 
     @staticmethod
     def _check_once(link: str, ordered: Sequence[_Value]) -> None:

@@ -21,7 +21,15 @@ from itertools import takewhile
 from pathlib import Path
 
 from topologies.conditions.clock import UNITS_NS
-from topologies.conditions.convert.readings import ConvertError, Reading, is_unit, name_and_unit, split_header
+from topologies.conditions.convert.readings import (
+    ConvertError,
+    Reading,
+    check_unit,
+    is_unit,
+    may_be_site,
+    name_and_unit,
+    split_header,
+)
 from topologies.errors import format_value, list_all, list_first, one_line
 from topologies.units import UnitError, parse_number
 
@@ -85,6 +93,8 @@ def read_long(path: Path, text: str, kind: str) -> Table:
     if missing:
         places = _by_order(records[0], kind, missing, shown)
         table.notes.append(f"{shown}: its columns are taken by their order: {', '.join(places)}")
+    if has_header:
+        check_unit(records[0].fields[places["value"]], kind, f"{shown}:{records[0].line}")
     unit = head[places["value"]][1] if has_header else ""
     table.is_round_trip = has_header and head[places["value"]][0] in ("rtt", "ping")
     rows = records[1:] if has_header else records
@@ -139,6 +149,10 @@ def _by_order(first: _Record, kind: str, missing: Sequence[str], shown: str) -> 
     orders[3] = ("time", "link", "value") if kind == "rates" else ("source", "destination", "value")
     order = orders.get(len(first.fields))
     if order is None:
+        where = f"{shown}:{first.line}"
+        for name in first.fields if "value" in missing else ():
+            if split_header(name, "delays")[0] not in _NAMES["time"]:
+                check_unit(name, kind, where)
         names = list_first([format_value(name) for name in first.fields], 6)
         raise ConvertError(
             f"{shown}:{first.line}: no column of {names} is the {list_all(list(missing))}; "
@@ -169,6 +183,9 @@ def read_wide(path: Path, text: str, kind: str) -> Table:
     head = [name_and_unit(name, kind) for name in records[0].fields]
     time, links = _time_and_links([name for name, _ in head])
     _with_time({}, records[0].fields[time : time + 1], table)
+    for name in (records[0].fields[at] for at in links):
+        if not may_be_site(name):
+            check_unit(name, kind, f"{shown}:{records[0].line}")
     names = [head[at][0] for at in links]
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
         raise ConvertError(f"{shown}:{records[0].line}: two columns are {format_value(twice[0])}; allowed: one a link")
@@ -264,6 +281,7 @@ def _matrix(records: Sequence[_Record], time: str, kind: str, shown: str) -> Ite
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
         raise ConvertError(f"{shown}:{head.line}: two columns are {format_value(twice[0])}; allowed: one for each site")
     sources = list[str]()
+    check_unit(head.fields[0], kind, f"{shown}:{head.line}")
     _, unit = split_header(head.fields[0], kind)
     for record in rows:
         where, source = f"{shown}:{record.line}", record.fields[0]
