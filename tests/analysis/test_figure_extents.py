@@ -5,12 +5,14 @@ from itertools import combinations
 from types import SimpleNamespace
 
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from analysis.figures import calendar
+from analysis.figures.output import canvas, log_ticks
 from scenarios.api import plot
 from tests.fakes.stored import write_run
 
@@ -97,6 +99,42 @@ def test_all_panels_of_a_ranking_have_one_kind_of_scale_which_is_told(tmp_path):
     assert len(ratios) == 2 and max(ratios) > 8 > min(ratios)
     assert {axes.get_xscale() for axes in figure.axes} == {"log"}
     assert "logarithmic" in figure.axes[-1].get_xlabel()
+
+
+def beside_each_other(axes: Axes) -> list[tuple[str, str]]:
+    """Return the labels of ticks of a drawn panel that cover each other."""
+    return [pair for labels in (axes.get_xticklabels(), axes.get_yticklabels()) for pair in overlapping(labels)]
+
+
+@pytest.mark.parametrize("inches", [2.0, 3.3, 5.2, 8.0])
+@pytest.mark.parametrize("ends", [(22, 105), (1, 7), (30, 210), (0.5, 40), (1, 3e4)])
+def test_the_labels_of_a_logarithmic_axis_have_room_and_are_the_roundest(ends, inches):
+    """Of a short axis each number would be labelled: those up to 100 run together."""
+    with canvas(inches, 2.0) as figure:
+        axes = figure.subplots()
+        axes.plot(ends, ends, "o")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        log_ticks(axes.xaxis)
+        log_ticks(axes.yaxis)
+    drawn(figure)
+    assert beside_each_other(axes) == []
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    tens = [f"{10**power:,}" for power in range(5) if ends[0] <= 10**power <= ends[1]]
+    assert len(labels) >= 2 and ({*tens} <= {*labels} or len(tens) > 3)
+
+
+@pytest.mark.parametrize("most", [6, 9])
+def test_the_ticks_of_swept_sizes_have_room_on_axes_of_any_width(tmp_path, most):
+    overrides = {
+        "sweep.collective.size": [f"{2**power} MB" for power in range(most)],
+        "sweep.collective.algorithm": ["ring", "hierarchical", "hierarchical-direct"],
+        "collective.kind": "allreduce",
+        "run.modes": ["base"],
+    }
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    for kind in ("comparison", "busbw"):
+        assert [pair for axes in drawn(plot(run, kind)).axes for pair in beside_each_other(axes)] == []
 
 
 def test_the_rates_of_links_side_by_side_do_not_run_together(tmp_path):
