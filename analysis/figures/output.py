@@ -295,11 +295,20 @@ def _narrower(text: str, share: float) -> str:
 
 
 def colour_bar(
-    figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, label: str, *, is_below: bool = False
+    figure: Figure,
+    grid: Sequence[Axes],
+    scale: ScalarMappable,
+    label: str,
+    *,
+    is_below: bool = False,
+    is_open: bool = False,
 ) -> None:
-    """Add a bar that explains a colour scale, next to all panels or below them."""
+    """Add a bar that explains a colour scale, next to all panels or below them; there are values beyond the end of one
+    that `is_open`."""
     look: dict[str, Any] = {"shrink": 0.85, "pad": 0.01, "aspect": 60 if is_below else 34}
-    bar = figure.colorbar(scale, ax=list(grid), location="bottom" if is_below else "right", **look)
+    bar = figure.colorbar(
+        scale, ax=list(grid), location="bottom" if is_below else "right", extend="max" if is_open else "neither", **look
+    )
     bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from itertools import combinations
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.transforms import Affine2D
 
-from analysis.figures import calendar
+from analysis.figures import calendar, fabric
 from analysis.figures.output import canvas, log_ticks
 from scenarios.api import plot
 from tests.fakes.stored import write_run
@@ -151,6 +153,56 @@ def test_the_rates_of_links_side_by_side_do_not_run_together(tmp_path):
     gap = 0.3 * rates[0].get_window_extent().width  # about half a digit
     boxes = [text.get_window_extent().padded(gap / 2, 0) for text in rates]
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+@pytest.mark.parametrize(
+    ("gbps", "highest"),
+    [
+        ([10, 40, 17, 33, 1000, 1000], 40),  # two links without a limit
+        ([10, 40, 17, 1000, 1000, 1000, 1000], 40),  # most links have none
+        ([1, 40, 40, 40], 40),  # a slow link
+        ([10, 20, 70], 70),
+        ([25, 25], 25),
+    ],
+)
+def test_a_scale_of_rates_ends_at_those_that_limit(gbps, highest):
+    assert fabric.highest_shown([1e9 * one for one in gbps]) == 1e9 * highest
+
+
+def test_links_without_a_limit_spoil_no_colours_and_arrows_end_outside_of_nodes(tmp_path):
+    """Cities have names that make their diamonds large, and access links of 1,000 Gbit/s, which are no limit."""
+    cities = ["Berlin", "Paris", "Madrid"]
+    access = [[f"s{site}b0", city] for site, city in enumerate(cities)]
+    between = [list(pair) for pair in combinations(cities, 2)]
+    rates = {f"{a}>{b}": 1000 for pair in access for a, b in (pair, pair[::-1])}
+    both = [f"{a}>{b}" for pair in between for a, b in (pair, pair[::-1])]
+    rates |= {name: 10 + 6 * place for place, name in enumerate(both)}
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time,link,rate\n" + "".join(f"0,{name},{rate} Gbit/s\n" for name, rate in rates.items()))
+    overrides = {"fabric.gpus": [4, 4, 4], "fabric.border_routers": 1, "run.modes": ["base", "joint"]}
+    overrides |= {"fabric.wan": {"routers": cities, "links": [*access, *between]}, "collective.kind": "alltoall"}
+    overrides |= {"conditions.sampler": "trace", "conditions.trace": str(trace), "conditions.intra_rate": "99 Gbit/s"}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=1, engines=("model",))
+    figure = drawn(plot(run, "fabric"))
+    axes, *_ = figure.axes
+    bar = next(one for one in figure.axes if "WAN link" in one.get_xlabel())
+    assert bar.get_xlim() == (0, 40) and "lightest: up to 1,000" in bar.get_xlabel()
+    heads = next(one for one in axes.collections if type(one) is PolyCollection)
+    tips = axes.transData.transform([path.vertices[0] for path in heads.get_paths()])
+    whole = axes.transData.transform(np.concatenate([path.vertices for path in heads.get_paths()]))
+    assert len(tips) >= 12
+    nodes = [one for one in axes.collections if isinstance(one, PathCollection) and len(one.get_sizes())]
+    shapes = [
+        one.get_paths()[0].transformed(Affine2D(one.get_transforms()[0])).transformed(Affine2D().translate(*middle))
+        for one in nodes
+        for middle in axes.transData.transform(one.get_offsets())
+    ]
+    boxes = [text.get_bbox_patch().get_window_extent() for text in axes.texts if text.get_text() in ("s0b0", "s1b0")]
+    assert len(shapes) == 15 and len(boxes) == 2
+    assert not any(shape.contains_points(whole).any() for shape in shapes)
+    assert not any(box.contains(x, y) for box in boxes for x, y in tips)
+    numbers = [text for text in axes.texts if text.get_text().replace(",", "").isdigit()]
+    assert numbers and all(text.get_bbox_patch().get_facecolor()[3] >= 0.8 for text in numbers)
 
 
 def test_a_white_edge_covers_no_bar_of_a_timeline(tmp_path):
