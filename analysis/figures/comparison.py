@@ -240,9 +240,14 @@ def subject_of(comparison: Comparison, group: FigureGroup) -> str:
     count = f"{comparison.counted} {name if comparison.counted == '1' else plural(name)}{comparison.repetitions}"
     if group.compared:
         count += f", mode {' and '.join(dict.fromkeys(one.mode for one in comparison.estimates))}"
+    same = "the same " if len(comparison.engines) > 1 else ""
+    return f"{_engines_words(comparison)}, {same}{count}"
+
+
+def _engines_words(comparison: Comparison) -> str:
     if len(comparison.engines) > 1:
-        return f"measured and predicted, the same {count}"
-    return f"{'timing model' if comparison.engines == ('model',) else 'measured'}, {count}"
+        return "measured and predicted"
+    return "timing model" if comparison.engines == ("model",) else "measured"
 
 
 def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estimates: Sequence[Estimate]) -> None:
@@ -387,10 +392,21 @@ def _note(
     intervals = [(one.mode, one.summary.mean_s, one.gain) for one in estimates]
     if any(each and not each.why and each.low < each.high for _, *both in intervals for each in both):
         lines.append("whiskers: 95 % interval" + "; of a gain, from pairs of the same collectives" * has_gains)
-    lines += [f"no whiskers: {why}" for why in reasons(intervals)]
+    lines += _missing(comparisons)
     over = baseline_of(estimates)
     lines += [f"no gains: no time differs from that of {over}"] * (over is not None and not has_gains)
     return "\n".join([*lines, *([rounds_note(group)] if has_rounds(group) else [])])
+
+
+def _missing(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield why whiskers are missing, and in which of several panels."""
+    panels: dict[str, list[str]] = {}
+    for one in comparisons:
+        intervals = [(each.mode, each.summary.mean_s, each.gain) for each in one.estimates]
+        for why in reasons(intervals):
+            panels.setdefault(why, []).append(_engines_words(one))
+    for why, where in panels.items():
+        yield f"no whiskers{f' ({where[0]})' if len(where) < len(comparisons) else ''}: {why}"
 
 
 def has_rounds(group: FigureGroup) -> bool:

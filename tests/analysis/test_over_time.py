@@ -460,17 +460,20 @@ def test_faults_are_named_once_and_modes_have_the_order_of_all_figures(testbeds)
     rows = [about | {"setting": n, "what": what, "mode": mode}
             for n, what in of_settings for mode in ("joint", "base", "wan")]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
-    figure = faults.picture("run", open_run("out")).figure
+    found = open_run("out")
+    points_of(found, configurations_of(found))  # which sets the order of modes
+    figure = faults.picture("run", found).figure
     labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
-    assert labels == [f"fault {name}, {mode}" for name in "ab" for mode in ("base", "wan", "joint")]
+    assert labels == [f"fault {name}, {mode}" for name in "ab" for mode in ("joint", "base", "wan")]
     words = "fault a: link s0b0-s1b0 down in collective 2\nfault b: agent 3 slow 4x in collective 2"
     assert figure.get_supxlabel() == words
     *_, notes = picture_of()
-    assert "link s0b0-s1b0 down in collective 2 cost base 100 ms, wan 100 ms, joint 100 ms." in notes
+    assert "link s0b0-s1b0 down in collective 2 cost joint 100 ms, base 100 ms, wan 100 ms." in notes
     page = report.write("out").read_text()
     table = page[page.index("<h2>Faults</h2>") :]
     modes = re.findall(r"<td[^>]*>(base|wan|joint)</td>", table[: table.index("</table>")])
-    assert modes == ["base", "wan", "joint"] * 2
+    assert modes == ["joint", "base", "wan"] * 2
+    assert {text.get_text() for text in figure.axes[-1].texts} == {"100 ms"}  # as in the sentence
 
 
 def test_a_collective_that_was_run_again_is_said_to_have_the_time_of_the_attempt_that_succeeded(testbeds, capsys):
