@@ -42,7 +42,7 @@ _CHARACTER, _BESIDE = 0.085, 0.6  # inches of a character of a tick's label, and
 _LABEL_WIDTH = 21  # characters of a line of the y label of gains
 _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 _MAX_COLUMNS = 4  # facets side by side; further ones are below
-_PAGE = 9.0  # inches of the widest figure with panels side by side, unless a key has panels
+_PAGE = 7.2  # inches of the widest figure with panels side by side, unless a key has panels
 _MAX_GAINS = 4  # ticks up to which every bar has room for its gain in figures
 
 
@@ -111,7 +111,8 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
             if group.is_numeric:
                 group.axis.draw(gains, inches=inches)
             else:
-                _fit_labels(gains, group.ticks, inches)
+                is_alone = len(group.ticks) == 1
+                _fit_labels(gains, list(_styles(group, comparison)) if is_alone else group.ticks, inches)
             subject = subject_of(comparison, group)
             subject = subject.replace(", ", "\n") if is_faceted else subject
             times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
@@ -135,7 +136,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
 
 def _fit_labels(axes: Axes, ticks: Sequence[str], inches: float) -> None:
     """Wrap the labels of equally distant ticks to the room that each has on an axis of this length; turn them where
-    there is room for a few characters alone. `ticks` are the labels of several configurations."""
+    there is room for a few characters alone. `ticks` are the labels in full."""
     # Of several bands, the upper axes have none to tell: Matplotlib leaves those of a shared axis to the lowest.
     labels = [label.get_text() for label in axes.get_xticklabels()] or list(ticks)
     room = int((inches - _BESIDE) / len(labels) / _CHARACTER)

@@ -18,7 +18,7 @@ from analysis.figures.output import canvas, log_ticks
 from scenarios.api import plot
 from tests.fakes.stored import write_run
 
-PAGE = 11.0  # inches of a page in landscape format
+PAGE = 7.2  # inches of the text of a page
 
 
 def drawn(figure: Figure) -> Figure:
@@ -69,12 +69,22 @@ def test_the_jobs_of_many_configurations_fit_a_page_and_their_labels_do_not_over
     is_flat = bool(every[0].get_xlabel())
     ticks = [axes.get_yticklabels() if is_flat else axes.get_xticklabels() for axes in every]
     assert [len(of_axes) for of_axes in ticks] == [count] * len(every)
+    for axes in every:  # a label along an axis is not longer than it
+        label = axes.yaxis.label.get_window_extent()
+        assert is_flat or label.height <= axes.get_window_extent().height
     labels = [*(axes.title for axes in every), *(text for of_axes in ticks for text in of_axes)]
     assert overlapping(labels) == []
     for box in (text.get_window_extent() for text in labels):
         assert box.x0 >= 0 and box.x1 <= figure.bbox.width
     for one, other in combinations([axes.get_tightbbox() for axes in every], 2):
         assert not one.overlaps(other)
+
+
+def test_a_comparison_of_both_engines_and_a_timeline_are_no_wider_than_a_page(tmp_path):
+    run = write_run(tmp_path / "run", overrides={"run.modes": ["base", "joint"]}, modelled=40, emulated=4)
+    for kind in ("comparison", "timeline"):
+        figure = drawn(plot(run, kind))
+        assert figure.get_figwidth() <= PAGE and figure.get_figheight() <= 1.4 * PAGE
 
 
 def test_all_panels_of_a_ranking_have_one_kind_of_scale_which_is_told(tmp_path):
