@@ -96,7 +96,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     estimates = [estimate for one in comparisons for estimate in one.estimates]
     over = baseline_of(estimates)
     has_gains = any(one.gain is not None and abs(one.gain.value) >= _ROUNDING for one in estimates)
-    with canvas(max(5.6, width), bands * (4.3 if has_gains else 2.8) + 0.9) as figure:
+    with canvas(max(5.6, width), bands * _high(bands, has_gains=has_gains) + 0.9) as figure:
         heights = [3.0, 2.0 if has_gains else 0.01] * bands
         axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
         for (band, column), comparison, title, here in drawn:
@@ -132,6 +132,11 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     caption = f"Mean completion time{f' and gain over {over}' if has_gains else ''}{against}: {group.title}.{rounds}"
     data = csv_text(row_of(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
     return Picture(name=stem, caption=caption, figure=figure, data=data)
+
+
+def _high(bands: int, *, has_gains: bool) -> float:
+    """Return the height of a band in inches: a page has room for two."""
+    return (4.3 if bands == 1 else 3.8) if has_gains else 2.8
 
 
 def _fit_labels(axes: Axes, ticks: Sequence[str], inches: float) -> None:
