@@ -38,7 +38,7 @@ from analysis.figures import (
     training,
     wan_map,
 )
-from analysis.figures.collective_detail import collectives_of
+from analysis.figures.collective_detail import Collective, collectives_of
 from analysis.figures.faults_in_force import of_point
 from analysis.figures.output import Picture, add_note
 from analysis.figures.pooled_seeds import with_pooled_seeds
@@ -142,13 +142,24 @@ def tasks_of(
         if (admitting := next(promised, configuration)).admission:
             tasks.append(partial(calendar.picture, name, collectives_of(run, points, admitting, number=number)))
         if trained := training.trained(configuration):
-            modelled = {key: point for key, point in points.items() if key[0] == "model"}
-            predicted = collectives_of(run, modelled, configuration, number=number)
-            measured = [one for one in shown if one.measured]
-            tasks += [partial(training.diagram, name, measured, predicted, one) for one in trained]
+            other = training.most_different(configurations, configuration)
+            found = [_both_engines(run, points, one, number) for one in (configuration, other) if one is not None]
+            for place, one in enumerate(trained):
+                beside = (*found[1], training.trained(other)[place]) if other is not None else None
+                tasks.append(partial(training.diagram, name, *found[0], one, beside=beside))
     elif (setting, collective) not in ((0, None), (0, 0)):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return tasks
+
+
+def _both_engines(
+    run: Run, points: Points, configuration: Configuration, number: int
+) -> tuple[list[Collective], list[Collective]]:
+    """Return a collective of a configuration in every mode, measured and predicted."""
+    modelled = {key: point for key, point in points.items() if key[0] == "model"}
+    every = collectives_of(run, points, configuration, number=number)
+    predicted = collectives_of(run, modelled, configuration, number=number)
+    return [one for one in every if one.measured], predicted
 
 
 def _over_time(

@@ -13,16 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter, NullLocator
+from matplotlib.ticker import NullFormatter
 
 from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, log_ticks, panels
 from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points, grouped, label_of, words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, value_styles
+from analysis.figures.swept_axis import SweptAxis
 from analysis.statistics.bandwidth import busbw_factor
 from topologies.errors import list_first
 
 _WIDE = 5  # ratio of the highest to the lowest bandwidth above which its axis is logarithmic
-_MOST_TICKS = 9  # sizes that each have a tick
+_MOST_TICKS = 9  # sizes that each have a tick, if there is room for it
+_PANEL_INCHES = 3.4
 
 _CHARACTER, _LABEL_WIDTH, _MARKER = 0.025, 0.04, 0.03  # of a label beside a dotted line, as shares of a panel
 _MOST_NAMED = 4
@@ -82,6 +84,8 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
     named, has_changes = list[str](), False
     is_log = max(row.busbw for row in rows) > _WIDE * min(row.busbw for row in rows)
     sizes = sorted({row.size for row in rows})
+    labels = tuple(words(_SIZE, size) for size in sizes)
+    ticks = SweptAxis(tuple(map(float, sizes)), labels, is_numeric=True, is_log=True)
     is_measured = any(row.measured for row in rows)
     looks = {one: marker(style, measured=is_measured) | line(style) for one, style in value_styles(algorithms).items()}
     with canvas(max(5.2, 4.2 * columns), 3.0 * -(-len(modes) // columns) + 0.7) as figure:
@@ -89,10 +93,9 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
             of_algorithms = [[row for row in rows if (row.mode, row.algorithm) == (mode, one)] for one in algorithms]
             changes = crossovers([row for row in rows if row.mode == mode], is_log=is_log)
             _draw(axes, of_algorithms, changes, looks)
-            if len(sizes) <= _MOST_TICKS:
-                axes.set_xticks(sizes)
-                axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(lambda size, _: words(_SIZE, round(size)))
+            if len(sizes) <= _MOST_TICKS:
+                ticks.draw(axes, inches=_PANEL_INCHES)
             how = "measured" if any(row.measured for row in rows if row.mode == mode) else "predicted"
             if is_log:
                 axes.set_yscale("log")

@@ -36,7 +36,7 @@ from topologies.units import format_delay
 Floats = npt.NDArray[np.float64]
 
 _MAX_SPANS = 4000  # intervals of constant rates; computing the rates of all flows in 4000 takes about a second
-MAX_ROWS = 64
+MAX_ROWS = 32
 """Flows that have a row in a timeline at most."""
 AFTER = "after "
 """Before a fault, in the name under which seconds of a critical path after it count."""
@@ -176,8 +176,9 @@ class Collective:
 
     @property
     def shown(self) -> list[int]:
-        """The flows that have a row, at most `MAX_ROWS`, in display order; those on the critical path are preferred."""
-        return shown_flows(self.rows, {timed.flow for timed in self.transfers if timed.is_critical})
+        """The flows that have a row, at most `MAX_ROWS`, in display order: those on the critical path, then those that
+        differ most."""
+        return shown_flows(self.rows, self.transfers)
 
     @property
     def words(self) -> str:
@@ -360,7 +361,6 @@ def _collective(
     struck = _struck(configuration, int(row["collective"]), flows) if measured else {}
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
-    of_path = {schedule.transfers[transfer].flow for transfer in critical}
     timed_transfers = _timed_transfers(schedule, flows, placement, shown, handed_s=handed_s, critical=critical)
     if measured:  # ordered by step and rank, like the table of transfers
         timed_transfers.sort(key=lambda timed: (timed.step, flows[timed.flow].src))
@@ -377,7 +377,9 @@ def _collective(
         flows=flows,
         rows=tuple(schedule.rows),
         transfers=tuple(timed_transfers),
-        spans=_spans(schedule, flows, conditions[0], classes, fitting[0], shown=shown_flows(schedule.rows, of_path))
+        spans=_spans(
+            schedule, flows, conditions[0], classes, fitting[0], shown=shown_flows(schedule.rows, timed_transfers)
+        )
         if fitting
         else {},
         costs=_costs(schedule, path, hops, limits, struck=struck, shown=shown),
@@ -588,11 +590,23 @@ def _predicted(
     return times(schedule.transfers, alpha_s.T, beta_s.T)
 
 
-def shown_flows(rows: Sequence[int], critical: Set[int]) -> list[int]:
-    """Return which of the flows have a row in a timeline, at most `MAX_ROWS`, given the order of rows and the flows on
-    the critical path."""
-    chosen = {*sorted(rows, key=lambda flow: flow not in critical)[:MAX_ROWS]}
-    return [flow for flow in rows if flow in chosen]
+def shown_flows(rows: Sequence[int], transfers: Sequence[TimedTransfer]) -> list[int]:
+    """Return which of the flows have a row in a timeline, at most `MAX_ROWS`, in the order of rows: those on the
+    critical path, and then each time the one whose last message ends furthest from those of all chosen ones."""
+    critical = {timed.flow for timed in transfers if timed.is_critical}
+    ends_s = dict.fromkeys(rows, 0.0)
+    for timed in transfers:
+        if timed.flow in ends_s:
+            ends_s[timed.flow] = max(ends_s[timed.flow], timed.end_s)
+    chosen = [flow for flow in rows if flow in critical][:MAX_ROWS]
+    others = [flow for flow in rows if flow not in critical]
+    apart = {flow: min((abs(ends_s[flow] - ends_s[one]) for one in chosen), default=math.inf) for flow in others}
+    while apart and len(chosen) < MAX_ROWS:
+        furthest = max(apart, key=apart.__getitem__)
+        chosen.append(furthest)
+        del apart[furthest]
+        apart = {flow: min(gap, abs(ends_s[flow] - ends_s[furthest])) for flow, gap in apart.items()}
+    return [flow for flow in rows if flow in {*chosen}]
 
 
 def _spans(

@@ -42,7 +42,7 @@ _CHARACTER, _BESIDE = 0.085, 0.6  # inches of a character of a tick's label, and
 _LABEL_WIDTH = 21  # characters of a line of the y label of gains
 _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 _MAX_COLUMNS = 4  # facets side by side; further ones are below
-_PAGE = 9.0  # inches of the widest figure with panels side by side, unless a key has panels
+_PAGE = 7.2  # inches of the widest figure with panels side by side, unless a key has panels
 _MAX_GAINS = 4  # ticks up to which every bar has room for its gain in figures
 
 
@@ -96,7 +96,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     estimates = [estimate for one in comparisons for estimate in one.estimates]
     over = baseline_of(estimates)
     has_gains = any(one.gain is not None and abs(one.gain.value) >= _ROUNDING for one in estimates)
-    with canvas(max(5.6, width), bands * (4.3 if has_gains else 2.8) + 0.9) as figure:
+    with canvas(max(5.6, width), bands * _high(bands, has_gains=has_gains) + 0.9) as figure:
         heights = [3.0, 2.0 if has_gains else 0.01] * bands
         axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
         for (band, column), comparison, title, here in drawn:
@@ -111,7 +111,8 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
             if group.is_numeric:
                 group.axis.draw(gains, inches=inches)
             else:
-                _fit_labels(gains, group.ticks, inches)
+                is_alone = len(group.ticks) == 1
+                _fit_labels(gains, list(_styles(group, comparison)) if is_alone else group.ticks, inches)
             subject = subject_of(comparison, group)
             subject = subject.replace(", ", "\n") if is_faceted else subject
             times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
@@ -133,9 +134,14 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     return Picture(name=stem, caption=caption, figure=figure, data=data)
 
 
+def _high(bands: int, *, has_gains: bool) -> float:
+    """Return the height of a band in inches: a page has room for two."""
+    return (4.3 if bands == 1 else 3.8) if has_gains else 2.8
+
+
 def _fit_labels(axes: Axes, ticks: Sequence[str], inches: float) -> None:
     """Wrap the labels of equally distant ticks to the room that each has on an axis of this length; turn them where
-    there is room for a few characters alone. `ticks` are the labels of several configurations."""
+    there is room for a few characters alone. `ticks` are the labels in full."""
     # Of several bands, the upper axes have none to tell: Matplotlib leaves those of a shared axis to the lowest.
     labels = [label.get_text() for label in axes.get_xticklabels()] or list(ticks)
     room = int((inches - _BESIDE) / len(labels) / _CHARACTER)
@@ -240,9 +246,14 @@ def subject_of(comparison: Comparison, group: FigureGroup) -> str:
     count = f"{comparison.counted} {name if comparison.counted == '1' else plural(name)}{comparison.repetitions}"
     if group.compared:
         count += f", mode {' and '.join(dict.fromkeys(one.mode for one in comparison.estimates))}"
+    same = "the same " if len(comparison.engines) > 1 else ""
+    return f"{_engines_words(comparison)}, {same}{count}"
+
+
+def _engines_words(comparison: Comparison) -> str:
     if len(comparison.engines) > 1:
-        return f"measured and predicted, the same {count}"
-    return f"{'timing model' if comparison.engines == ('model',) else 'measured'}, {count}"
+        return "measured and predicted"
+    return "timing model" if comparison.engines == ("model",) else "measured"
 
 
 def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estimates: Sequence[Estimate]) -> None:
@@ -387,10 +398,21 @@ def _note(
     intervals = [(one.mode, one.summary.mean_s, one.gain) for one in estimates]
     if any(each and not each.why and each.low < each.high for _, *both in intervals for each in both):
         lines.append("whiskers: 95 % interval" + "; of a gain, from pairs of the same collectives" * has_gains)
-    lines += [f"no whiskers: {why}" for why in reasons(intervals)]
+    lines += _missing(comparisons)
     over = baseline_of(estimates)
     lines += [f"no gains: no time differs from that of {over}"] * (over is not None and not has_gains)
     return "\n".join([*lines, *([rounds_note(group)] if has_rounds(group) else [])])
+
+
+def _missing(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield why whiskers are missing, and in which of several panels."""
+    panels: dict[str, list[str]] = {}
+    for one in comparisons:
+        intervals = [(each.mode, each.summary.mean_s, each.gain) for each in one.estimates]
+        for why in reasons(intervals):
+            panels.setdefault(why, []).append(_engines_words(one))
+    for why, where in panels.items():
+        yield f"no whiskers{f' ({where[0]})' if len(where) < len(comparisons) else ''}: {why}"
 
 
 def has_rounds(group: FigureGroup) -> bool:

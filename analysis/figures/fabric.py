@@ -20,7 +20,17 @@ from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective_detail import Collective
-from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, legible_pt, panels
+from analysis.figures.output import (
+    ON_WHITE,
+    Picture,
+    canvas,
+    colour_bar,
+    csv_text,
+    explain,
+    heading,
+    legible_pt,
+    panels,
+)
 from analysis.figures.style import BANDWIDTH, INK, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import spines
@@ -40,6 +50,11 @@ class _Names(NamedTuple):
     aside: float
     unit_pt: float
 
+    @property
+    def small(self) -> float:
+        """The ratio of the size of nodes to their usual one."""
+        return min(1.0, NODE * self.unit_pt / 8.5)
+
 
 Positions = Mapping[str, tuple[float, float]]
 Link = LogicalLink | DirectedPort
@@ -47,6 +62,7 @@ Link = LogicalLink | DirectedPort
 _WIDTH = 4.8  # inches of a panel
 _TALL = 1.4  # ratio of a page's height to its width: panels below each other that are higher are in two columns
 _NAME_PT, _WIDE_PT = 6.0, 0.68  # size of a node's name, and the width of a character of it, at size 1
+_DIAMOND = 210  # points squared of a transit router at its usual size
 _MOST_INSIDE = 6  # characters of a name in a node; a longer one is below it
 _BETWEEN = 1.1  # from a site to the centre if sites are connected directly, twice that with transit routers
 _APART = 0.36  # the least distance between neighbours on a circle
@@ -55,6 +71,7 @@ _BOX: Mapping[str, Any] = {"boxstyle": "square,pad=0.25", "facecolor": "white", 
 _EDGE = 0.27  # from the centre of a node to the edge of the picture
 _BENDS = (0.09, 0.2, 0.32, -0.2, 0.45, -0.32, 0.6)  # tried offsets of a control point to the right, / length
 _MAX_LINKS = 600  # with more unused links within sites, these are not drawn
+_FAR = 4.0  # ratio of a rate to the next lower one above which it is beyond the scale of colours
 _MANY = 24  # with more WAN links, unused ones are drawn fainter
 FAILING: Mapping[str, Any] = {"colors": "#D00000", "linewidths": 1.6, "linestyles": (0, (4, 2)), "zorder": 3.5}
 """The look of a link that goes down while the collective runs."""
@@ -66,7 +83,7 @@ _KINDS = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wa
 def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     """Draw the fabric for a collective in each mode, for the run called `name`."""
     first = collectives[0]
-    fabric, label = first.configuration.fabric, first.configuration.label
+    fabric, about = first.configuration.fabric, first.configuration.label
     placed = positions(fabric)
     kinds = {link.kind == "wan" for link in links_in_grain(fabric).all}  # two sites of one GPU have no other links
     scales = {is_wan: _scale(fabric, first.rates_bps, is_wan=is_wan) for is_wan in (True, False) if is_wan in kinds}
@@ -80,7 +97,9 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             _draw(axes, one, curves, scales, names)
         for is_wan, scale in scales.items():
             words = "WAN link" if is_wan else "link within a site"
-            colour_bar(figure, grid, scale, f"available bandwidth of a {words} (Gbit/s)", is_below=True)
+            beyond = _beyond(fabric, first.rates_bps, is_wan=is_wan)
+            label = f"available bandwidth of a {words} (Gbit/s{beyond})"
+            colour_bar(figure, grid, scale, label, is_below=True, is_open=bool(beyond))
         used = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
         is_physical = fabric.spec.grain == "physical"
         links = "ports" if is_physical else "logical links"
@@ -96,7 +115,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             f"{down_note(collectives)}{failing_note(collectives)}",
         )
     whose = f"each mode's {used}" if len(collectives) > 1 else f"the {used} of {first.mode}"
-    caption = f"The fabric under the conditions of {first.words}, of {label}, with {whose}."
+    caption = f"The fabric under the conditions of {first.words}, of {about}, with {whose}."
     return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
 
 
@@ -183,9 +202,32 @@ def _wan_links(fabric: Fabric) -> list[Link]:
 
 
 def _scale(fabric: Fabric, rates_bps: Floats, *, is_wan: bool) -> ScalarMappable:
-    """Return the colour scale of the WAN's links, or of those within sites: from 0 to the highest rate, in Gbit/s."""
-    rates = [rates_bps[link.index] for link in links_in_grain(fabric).all if (link.kind == "wan") is is_wan]
-    return ScalarMappable(Normalize(0, max(rates) / 1e9), WAN_BANDWIDTH if is_wan else BANDWIDTH)
+    """Return the colour scale of the WAN's links, or of those within sites: from 0 to the highest rate, in Gbit/s, that
+    is not far above most others."""
+    rates = [float(rates_bps[link.index]) for link in links_in_grain(fabric).all if (link.kind == "wan") is is_wan]
+    return ScalarMappable(Normalize(0, highest_shown(rates) / 1e9), WAN_BANDWIDTH if is_wan else BANDWIDTH)
+
+
+def highest_shown(rates: Sequence[float]) -> float:
+    """Return the highest of these rates without those far above the others: links that have no limit have a rate of
+    which no link makes use, and on a scale up to it all others would have one colour.
+
+    Far above is more than `_FAR` times the next lower rate, if at least half of all rates are lower, or if the higher
+    ones are all the same and the lower ones are not.
+    """
+    ordered = sorted(rates)
+    for place in range(1, len(ordered)):
+        lower, higher = ordered[:place], ordered[place:]
+        is_one = lower[0] < lower[-1] and higher[0] == higher[-1]
+        if higher[0] > _FAR * lower[-1] and (len(lower) >= len(higher) or is_one):
+            return lower[-1]
+    return ordered[-1]
+
+
+def _beyond(fabric: Fabric, rates_bps: Floats, *, is_wan: bool) -> str:
+    """Return up to which rate links are beyond the end of their scale; "" if none is."""
+    rates = [float(rates_bps[link.index]) for link in links_in_grain(fabric).all if (link.kind == "wan") is is_wan]
+    return f"; lightest: up to {_gbps(max(rates))}" if max(rates) > highest_shown(rates) else ""
 
 
 class Curves:
@@ -243,11 +285,9 @@ def _draw(
     names: _Names,
 ) -> None:
     """Draw a panel."""
-    unit_pt = names.unit_pt
     links, placed = links_in_grain(curves.fabric).all, curves.placed
     used = sorted({index for flow in one.flows for index in flow.links})
     colours = [scales[link.kind == "wan"].to_rgba(one.rates_bps[link.index] / 1e9) for link in links]
-    small = min(1.0, NODE * unit_pt / 8.5)
     crowded = sum(link.kind == "wan" for link in links) > _MANY
     for wan, thin, opaque in ((False, 0.8, 0.2), (True, 1.1, 0.3 if crowded else 0.75)):
         here = [link for link in links if (link.kind == "wan") is wan and link.index not in (*used, *one.down)]
@@ -258,13 +298,13 @@ def _draw(
         ]
         look: dict[str, Any] = {"facecolor": "none", "linewidth": thin, "alpha": opaque, "zorder": 1}
         axes.add_collection(PathCollection(paths, edgecolor=[colours[link.index] for link in here], **look))
-    _arrows(axes, [links[index] for index in used], curves, [colours[index] for index in used], unit_pt)
+    _arrows(axes, [links[index] for index in used], curves, [colours[index] for index in used], names)
     failing = [curves.points(links[index], np.linspace(0, 1, 25)) for index in one.failing]
     shown_down = [index for index in one.down if curves.shows_all or links[index].kind == "wan"]
     axes.add_collection(LineCollection(failing, **FAILING))
     down = [curves.points(links[index], np.linspace(0, 1, 25)) for index in shown_down]
     axes.add_collection(LineCollection(down, **DOWN))
-    _nodes(axes, curves, small, names)
+    _nodes(axes, curves, names)
     _write_on_links(axes, one, used, curves, names)
     axes.set_aspect("equal")
     across, upward = zip(*placed.values(), strict=True)
@@ -278,17 +318,61 @@ def _draw(
     axes.set_title(one.title, fontsize=8.5)
 
 
-def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[Any], unit_pt: float) -> None:
-    """Draw the links in use: lines with a white edge and an arrow head that touches the destination."""
+class _Size(NamedTuple):
+    """Half the width and half the height of a node in units of the picture, and whether it is a diamond, or else a
+    box."""
+
+    width: float
+    height: float
+    is_diamond: bool = False
+
+    def outside(self, away: Floats) -> npt.NDArray[np.bool_]:
+        """Return which points are outside of the node, [N]; they are given from its centre, [N, 2]."""
+        shares = np.abs(away) / np.array([self.width, self.height])
+        return np.asarray(shares.sum(axis=1) > 1 if self.is_diamond else shares.max(axis=1) > 1)
+
+
+def _sizes(fabric: Fabric, names: _Names) -> dict[str, _Size]:
+    """Return the sizes of nodes that are larger than a circle, as their names are in them."""
+    sizes = {}
+    half_pt = 0.5 * math.sqrt(2 * _diamond_area(fabric, names)) + 1
+    for name in _of_kind(fabric, "transit"):
+        sizes[name] = _Size(half_pt / names.unit_pt, half_pt / names.unit_pt, is_diamond=True)
+    for name in fabric.border_routers if names.has_room else ():
+        text_pt, edge_pt = names.size_pt, 0.25 * names.size_pt + 1
+        half = 0.5 * 0.62 * text_pt * len(name) + edge_pt, 0.5 * text_pt + edge_pt
+        sizes[name] = _Size(half[0] / names.unit_pt, half[1] / names.unit_pt)
+    return sizes
+
+
+def _diamond_area(fabric: Fabric, names: _Names) -> float:
+    """Return the area of a transit router's diamond, in points squared as of a marker's square."""
+    longest = max((len(name) for name in _of_kind(fabric, "transit") if len(name) <= _MOST_INSIDE), default=0)
+    # A box of this width and height fits in a diamond whose diagonal is their sum.
+    diagonal_pt = _WIDE_PT * names.size_pt * longest + names.size_pt if names.has_room else 0.0
+    return max(_DIAMOND * names.small**2, diagonal_pt**2 / 2)
+
+
+def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[Any], names: _Names) -> None:
+    """Draw the links in use: lines with a white edge and an arrow head that touches the destination. The head is
+    smaller where little of a link is seen between its nodes."""
     lines, heads = [], []
-    size, thick = NODE, 0.28 * NODE * unit_pt
+    thick, sizes = 0.28 * NODE * names.unit_pt, _sizes(curves.fabric, names)
     for link in used:
-        along = curves.points(link, np.linspace(0, 1, 80))
-        away = np.hypot(*(along - along[-1]).T)
-        tip, back = along[away > 0.95 * NODE][-1], along[away > 0.95 * NODE + size][-1]
+        along = curves.points(link, np.linspace(0, 1, 320))
+        is_seen = np.hypot(*(along - along[-1]).T) > 0.95 * NODE
+        for name, end in ((link.src, along[0]), (link.dst, along[-1])):
+            if name in sizes:
+                is_seen &= sizes[name].outside(along - end)
+        seen = along[is_seen] if is_seen.sum() > 1 else along
+        tip = seen[-1]
+        size = min(NODE, 0.7 * float(np.hypot(*(tip - seen[0]))))
+        away = np.hypot(*(along - tip).T)
+        before = np.arange(len(along)) <= int(np.argmin(away))
+        back = along[before & (away >= size)][-1]
         across = 0.5 * np.array([back[1] - tip[1], tip[0] - back[0]])
-        shaft = along[away > 0.95 * NODE + 0.8 * size]
-        lines.append(shaft[::-4][::-1])  # every fourth point, the last one included
+        shaft = along[before & (away >= 0.8 * size)]
+        lines.append(shaft[::-16][::-1])  # every 16th point, the last one included
         heads.append(np.array([tip, back + across, back - across]))
     axes.add_collection(LineCollection(lines, colors="white", linewidths=1.45 * thick, zorder=3))
     axes.add_collection(PolyCollection(heads, facecolors=colours, linewidths=0, zorder=3))
@@ -315,19 +399,20 @@ def _write_on_links(axes: Axes, one: Collective, used: Sequence[int], curves: Cu
         spots = [spot + away * aside for away in (0.0, 0.13, 0.2, 0.3) for spot in along]
         best = min(spots, key=lambda spot: overlap(spot, half, taken, others))
         taken.append((float(best[0]), float(best[1]), *half))
-        words = axes.text(
-            float(best[0]), float(best[1]), text, fontsize=size, ha="center", va="center", color=INK, zorder=6
-        )
-        words.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+        look: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center", "color": INK, "zorder": 6}
+        axes.text(float(best[0]), float(best[1]), text, bbox=ON_WHITE, **look)
 
 
 def _words_on(link: Link, one: Collective, *, is_used: bool) -> str:
     """Return what is written on a WAN link: "25", "25 (#2)", "down", "(#3)"; "" for one that is neither in use nor one
     of several."""
     which = f"(#{link.number})" if link.number > 1 else ""
-    gbps = one.rates_bps[link.index] / 1e9
-    state = (f"{gbps:.3g}" if gbps < 999.5 else f"{gbps:,.0f}") if is_used else "down" * (link.index in one.down)
+    state = _gbps(one.rates_bps[link.index]) if is_used else "down" * (link.index in one.down)
     return f"{state} {which}".strip()
+
+
+def _gbps(rate_bps: float) -> str:
+    return f"{rate_bps / 1e9:.3g}" if rate_bps < 999.5e9 else f"{rate_bps / 1e9:,.0f}"
 
 
 def overlap(
@@ -348,22 +433,20 @@ def overlap(
     return penalty
 
 
-def _nodes(axes: Axes, curves: Curves, small: float, names: _Names) -> None:
+def _nodes(axes: Axes, curves: Curves, names: _Names) -> None:
     """Draw the nodes with their names, where these have room."""
     fabric, placed = curves.fabric, curves.placed
+    small = names.small
     inner = (("leaf", "^", 190), ("spine", "v", 190)) if fabric.spec.grain == "physical" else ()
     kinds = [
         ([gpu.name for gpu in fabric.gpus], "o", 230),
         (list(fabric.border_routers), "s", 270),
-        *((_of_kind(fabric, kind), mark, size) for kind, mark, size in (("transit", "D", 210), *inner)),
+        *((_of_kind(fabric, kind), mark, size) for kind, mark, size in (("transit", "D", _DIAMOND), *inner)),
     ]
     centres = _centres(fabric, placed)
     for of_kind, marker, size in kinds:
         look: dict[str, Any] = {"color": "white", "edgecolor": INK, "linewidth": 0.9 * small, "zorder": 4}
-        longest = max((len(name) for name in of_kind if len(name) <= _MOST_INSIDE), default=0)
-        # A box of this width and height fits in a diamond whose diagonal is their sum.
-        diagonal_pt = _WIDE_PT * names.size_pt * longest + names.size_pt if names.has_room else 0.0
-        area = max(size * small**2, diagonal_pt**2 / 2 if marker == "D" else 0.0)
+        area = _diamond_area(fabric, names) if marker == "D" else size * small**2
         area *= (names.size_pt / _NAME_PT) ** 2 if marker in "^v" else 1.0
         if of_kind and not (marker == "s" and names.has_room):  # else their names have boxes
             x, y = zip(*(placed[name] for name in of_kind), strict=True)

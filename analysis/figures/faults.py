@@ -17,6 +17,7 @@ from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain
 from analysis.figures.run_points import configurations_of
 from analysis.figures.style import FAINT, INK, MODE_STYLES, place_of, time_unit, typical_unit
 from analysis.results.reader import Run
+from analysis.statistics.fault_costs import costs_words
 from topologies.errors import list_all
 
 _MOST = 40  # faults that are drawn; the data file has all of them
@@ -141,7 +142,7 @@ def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:
     unit_s, unit = time_unit(float(np.nanmax(np.abs(costs_s))))
     for y, (row, cost_s) in enumerate(zip(shown.itertuples(index=False), costs_s, strict=True)):
         cost, style = cost_s / unit_s, MODE_STYLES[row.mode]
-        words = row.outcome.partition(":")[0] if math.isnan(cost_s) else f"{cost:,.3f}"
+        words = row.outcome.partition(":")[0] if math.isnan(cost_s) else costs_words([cost_s], _error_s(row))
         if not math.isnan(cost_s):
             axes.barh(y, cost, 0.6, color=style.colour, hatch=style.hatch, edgecolor=INK, linewidth=0.6)
         where: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
@@ -149,6 +150,12 @@ def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.margins(x=0.18)
     axes.set_xlabel(f"cost ({unit}): longer than predicted without faults")
+
+
+def _error_s(row: Any) -> float:
+    """Return how far a fault's cost may be off, 0 if that is not stored."""
+    error_s = getattr(row, "error_s", 0.0)
+    return 0.0 if error_s is None or math.isnan(error_s) else float(error_s)
 
 
 def _counted(rows: pd.DataFrame) -> str:

@@ -17,6 +17,7 @@ from analysis.figures.output import Picture, canvas, csv_text, heading, legend, 
 from analysis.figures.run_points import PointRows, Points
 from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
 from analysis.statistics.fidelity import TOLERANCE, Fidelity, fidelity, percentage
+from topologies.units import format_count
 
 _MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow", FAINT, 10))
 """Collectives that get a ring: the column that must be above 0, the legend's label, the ring's colour and size."""
@@ -28,7 +29,12 @@ def fidelity_of(points: Points, jobs: pd.DataFrame) -> Fidelity | None:
     lossy = any(point.configuration.values.get("fabric.wan_loss") for point in measured)
     # On any clock (`is_real`): virtual time has no late collectives, and if there are none, no warning mentions them.
     rows, others = ([point.rows for point in some] for some in (measured, disturbed))
-    return fidelity(rows, jobs, disturbed=others, is_real=True, lossy=lossy)
+    configurations = [point.configuration for point in (*measured, *disturbed)]
+    classes = {
+        (one.index, str(job["name"])): job.get("class") for one in configurations for job in one.values.get("job") or ()
+    }
+    are_rounds = all(one.kind == "jobs" for one in configurations)
+    return fidelity(rows, jobs, disturbed=others, is_real=True, lossy=lossy, classes=classes, are_rounds=are_rounds)
 
 
 def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
@@ -57,7 +63,7 @@ def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
             axes.grid(True, axis="both")
         left.set_ylabel(f"measured time ({unit})")
         right.set_ylabel("measured / predicted − 1 (%)")
-        left.set_title("each collective", fontsize=8.5)
+        left.set_title(f"each {summary.noun}", fontsize=8.5)
         right.set_title("difference from the prediction", fontsize=8.5)
         without = (
             "" if summary.disturbed is None else f", without {summary.disturbed.collectives:,} that a fault disturbed"
@@ -66,9 +72,11 @@ def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
             {*each} for each in zip(*((one.mode, one.configuration.index) for one in measured), strict=True)
         )
         among = ["modes"] * (len(modes) > 1) + ["configurations"] * (len(settings) > 1)
+        counted = format_count(summary.collectives, summary.noun)
         of_all = f" of all {' and '.join(among)}" if among else ""
-        heading(figure, f"Measured against predicted times, {summary.collectives:,} collectives{of_all}{without}")
-        legend(figure, handles, f"median of measured / predicted {summary.median_ratio:.4f}; {summary.drops_words}")
+        heading(figure, f"Measured against predicted times, {counted}{of_all}{without}")
+        note = f"median of measured / predicted {summary.median_ratio:.4f}; {summary.drops_words}"
+        legend(figure, handles, "\n".join(filter(None, [note, summary.jobs_words])))
     caption = f"Measured against predicted completion times: {summary.words}."
     return Picture(name=f"{name}-fidelity", caption=caption, figure=figure, data=_data(measured))
 

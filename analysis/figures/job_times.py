@@ -26,7 +26,8 @@ _TICK, _BESIDE = 1.15, 0.7  # inches of a tick with its label, and of what is be
 _LETTER, _COLUMN = 0.55, 5.6  # inches of a bar with a letter, and of the figure that a column of a paper has room for
 _BAR_PT = 6.5  # size of the number on a bar
 _ROW_WIDTH, _ROW = 40, 0.17  # characters in a line of the label of a row, and inches of this line
-_PAGE = 10.8  # inches of the widest figure, which a page has room for
+_PAGE = 7.2  # inches of the widest figure, which a page has room for
+_ACROSS = 28  # characters of a line of the label of an axis of times
 
 
 class Bar(NamedTuple):
@@ -163,7 +164,8 @@ def _picture(
         for axes, (job, own) in zip(grid, of_job.items(), strict=True):
             _draw(axes, own, places[job], unit_s, is_flat=widest > _PAGE)
             axes.set_title(f"{job} ({amounts[job]})" if job in amounts else job)
-            (axes.set_xlabel if widest > _PAGE else axes.set_ylabel)(f"{measures.get(job, 'completion time')} ({unit})")
+            label = f"{measures.get(job, 'completion time')} ({unit})"
+            axes.set_xlabel(label) if widest > _PAGE else axes.set_ylabel(fill(label, _ACROSS))
         heading(figure, title)
         engines = SIDES if sides > 1 else "predicted"
         if widest > _PAGE:

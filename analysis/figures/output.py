@@ -20,9 +20,10 @@ from types import MappingProxyType
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
@@ -45,6 +46,12 @@ _OF_NUMBER = re.compile(r"(?<=\d) (?=[A-Za-zµ%])|(?<=\w) (?=[\d.]+(?:,|$))")
 """The blank between a number and its unit, or between a key and its number."""
 _SURELY_FREE = 0.5  # of a column's width: a shorter title has room
 _MARGIN = 2  # pixels between a title and the figure's edge
+_PLAIN = ",.10g"  # the form of a number at a tick
+_DIGIT, _BLANK, _LINE = (
+    0.64,
+    0.7,
+    1.3,
+)  # the width of a digit and of a blank, and the height of a line, in sizes of text
 _RAISED = {ord(plain): raised for plain, raised in zip("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", strict=True)}
 _SAMPLE, _CHARACTER = 0.55, 0.066  # inches of a legend's sample with its margins, and of a character of its labels
 
@@ -288,11 +295,20 @@ def _narrower(text: str, share: float) -> str:
 
 
 def colour_bar(
-    figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, label: str, *, is_below: bool = False
+    figure: Figure,
+    grid: Sequence[Axes],
+    scale: ScalarMappable,
+    label: str,
+    *,
+    is_below: bool = False,
+    is_open: bool = False,
 ) -> None:
-    """Add a bar that explains a colour scale, next to all panels or below them."""
+    """Add a bar that explains a colour scale, next to all panels or below them; there are values beyond the end of one
+    that `is_open`."""
     look: dict[str, Any] = {"shrink": 0.85, "pad": 0.01, "aspect": 60 if is_below else 34}
-    bar = figure.colorbar(scale, ax=list(grid), location="bottom" if is_below else "right", **look)
+    bar = figure.colorbar(
+        scale, ax=list(grid), location="bottom" if is_below else "right", extend="max" if is_open else "neither", **look
+    )
     bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
@@ -302,14 +318,44 @@ def log_ticks(axis: Axis) -> None:
     """Label a logarithmic axis with plain numbers: 1, 2, 5, 10, 20 and so on, all digits of a short one, or powers of
     ten below 0.01.
 
-    The data must have been drawn before. Labels below 0.01 are long: a decade has no room for three of them.
+    The data must have been drawn before. Labels below 0.01 are long: a decade has no room for three of them. Other
+    numbers whose labels have no room have a tick alone.
     """
     least, most = axis.get_data_interval()
     is_small, is_short = least < 0.01, most < _SHORT * least
     digits = range(1, 10) if is_short else (1, 2, 5)
-    axis.set_major_locator(LogLocator() if is_small else LogLocator(subs=digits))
-    axis.set_major_formatter(_power_of_ten if is_small else "{x:,.10g}")
+    axis.set_major_locator(LogLocator() if is_small else _Spaced(subs=digits))
+    axis.set_major_formatter(_power_of_ten if is_small else f"{{x:{_PLAIN}}}")
     axis.set_minor_formatter(NullFormatter())
+
+
+class _Spaced(LogLocator):
+    """The ticks of a logarithmic axis whose labels have room beside each other; round numbers come before others."""
+
+    def __call__(self) -> list[float]:
+        """Return the numbers that are labelled, in their order."""
+        every, axis = np.asarray(super().__call__(), dtype=np.float64), self.axis
+        if not isinstance(axis, Axis):
+            return list(map(float, every))
+        least, most = sorted(axis.get_view_interval())
+        shown = every[(every >= least) & (every <= most)]
+        if not shown.size:  # the base class leaves out all numbers of a long axis but powers of ten
+            powers = range(math.ceil(math.log10(least)), math.floor(math.log10(most)) + 1)
+            shown = np.array([10.0**power for power in powers])
+        box, size_pt = axis.axes.bbox, float(axis.get_tick_params().get("labelsize", SETTINGS["font.size"]))
+        is_x = isinstance(axis, XAxis)
+        length_pt = (box.width if is_x else box.height) * 72 / axis.axes.figure.dpi
+        taken: dict[float, tuple[float, float]] = {}
+        for number in sorted(shown.tolist(), key=_roundness):
+            half_pt = size_pt * (0.5 * (_DIGIT * len(f"{number:{_PLAIN}}") + _BLANK) if is_x else _LINE / 2)
+            at_pt = math.log(number / least) / math.log(most / least) * length_pt
+            if all(at_pt + half_pt <= begin or end <= at_pt - half_pt for begin, end in taken.values()):
+                taken[number] = at_pt - half_pt, at_pt + half_pt
+        return sorted(taken)
+
+
+def _roundness(number: float) -> int:
+    return "152374689".index(f"{number:e}"[0])
 
 
 def _power_of_ten(value: float, _place: object) -> str:

@@ -6,18 +6,18 @@ faults. Faults are spans; below the figure is what each cost. A link that a faul
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import AutoLocator, FixedFormatter, FixedLocator, MaxNLocator
 
 from analysis.figures.collective_detail import links_in_use
@@ -37,6 +37,7 @@ from analysis.statistics.fault_costs import (
     some_collectives,
     told,
 )
+from analysis.statistics.number_words import milliseconds
 from topologies.conditions.clock import in_utc
 from topologies.conditions.sampler import sampler, trace_of
 from topologies.conditions.timed import Timed
@@ -105,8 +106,11 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
     before = _before(configuration)
     down = cache(partial(_down, run, configuration))
     rows = list(_rows(shown, rates, down, is_timed=_is_timed(configuration)))
-    lines, gaps = _lines(rates), _gaps(configuration, window) if names else []
-    below = max(1.7, 0.3 + 0.3 * len(lines)) if len(lines) > _MOST_LINES else 1.7
+    lines = _lines(rates, _gaps(configuration, window, rates.links))
+    gaps = {one.gaps for one in lines.values()}
+    # On one axis a gap of one line would shade the others, too.
+    has_rows = len(lines) > _MOST_LINES or len(gaps) > 1
+    below = max(1.7, 0.3 + 0.3 * len(lines)) if has_rows else 1.7
     with canvas(_INCHES, 2.9 + below if names else 3.2) as figure:
         grid = figure.subplots(
             2 if names else 1, 1, sharex=True, squeeze=False, height_ratios=[2.5, below][: 1 + bool(names)]
@@ -114,9 +118,7 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         times, *others = grid[:, 0]
         _draw_times(times, shown)
         for axes in others:
-            (_draw_rows if len(lines) > _MOST_LINES else _draw_rates)(axes, rates.steps, lines)
-            for begin, end in gaps:
-                axes.axvspan(begin - before, end - before, **_GAP)
+            (_draw_rows if has_rows else _draw_rates)(axes, rates.steps, lines, before)
         for axes in grid[:, 0]:
             for span in faults:
                 if span.begin < window[1] and span.end > window[0]:
@@ -140,7 +142,7 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         over = {span.why: span.first_over for span in faults if span.first_over is not None}
         notes += [why for why, at in over.items() if window[0] - before <= at <= window[1] - before]
         notes += _hidden(_wan_links(configuration), names, used)
-        patches = [_FAULT] * bool(faults) + [Patch(label="no reading: the previous rate", **_GAP)] * bool(gaps)
+        patches = [_FAULT] * bool(faults) + [Patch(label="no reading: the previous rate", **_GAP)] * any(gaps)
         legend(figure, [*_handles(shown), *patches], "\n".join(notes))
     caption = f"Time of each {configuration.collective}{', and the rates of WAN links' if names else ''}: "
     stem = f"{name}-over-time" if configuration.index == 0 else f"{name}-{configuration.index}-over-time"
@@ -222,16 +224,25 @@ def _clock_unit(longest_s: float) -> tuple[float, str]:
     return next(((unit_s, unit) for least_s, unit_s, unit in longer if longest_s >= least_s), time_unit(longest_s))
 
 
-def _gaps(configuration: Configuration, window: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the drawn collectives in which a rate holds for longer than usual, as a trace lacks rows: the first of
-    each sequence, and the one after its last."""
-    if _is_timed(configuration):
-        return []
+_Gaps = tuple[tuple[int, int], ...]
+"""The drawn collectives in which a rate holds for longer than usual, as a trace lacks rows: the first of each sequence,
+and the one after its last."""
+
+
+def _gaps(configuration: Configuration, window: tuple[int, int], links: Sequence[LogicalLink]) -> list[_Gaps]:
+    """Return the gaps of each of these links."""
     trace = _trace_of(configuration)
-    within = sorted(number for number in (trace.in_gaps_of(window[1]) if trace else ()) if number >= window[0])
+    if trace is None or _is_timed(configuration):
+        return [()] * len(links)
+    return [_sequences(trace.in_gaps_of(window[1], link.index), window[0]) for link in links]
+
+
+def _sequences(numbers: Collection[int], first: int) -> _Gaps:
+    """Return the sequences of these numbers, from `first` on, that follow each other."""
+    within = sorted(number for number in numbers if number >= first)
     begins = [number for before, number in pairwise([-2, *within]) if number > before + 1]
     ends = [number + 1 for number, after in pairwise([*within, math.inf]) if after > number + 1]
-    return list(zip(begins, map(int, ends), strict=True))
+    return tuple(zip(begins, map(int, ends), strict=True))
 
 
 def _trace_of(configuration: Configuration) -> Trace | None:
@@ -260,19 +271,21 @@ def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows])
     """
     seconds = interval_s(configuration) if _is_timed(configuration) else None
     before = _before(configuration)
-    measured = [point for point in points if point.engine == "emulation"]
-    of_points = [of_point(run, configuration, point.engine, point.mode) for point in measured or points]
-    for alike in zip(*of_points, strict=True):
+    of_points = [of_point(run, configuration, point.engine, point.mode) for point in points]
+    for place in range(len(of_points[0])):
+        faults = [(point, each[place]) for point, each in zip(points, of_points, strict=True)]
+        measured = [one for one in faults if one[0].engine == "emulation" and one[1].first in one[0].number]
+        where, alike = zip(*measured or faults, strict=True)
         fault = alike[0]
-        ends = [_end(one, point, seconds) for one, point in zip(alike, measured or points, strict=True)]
-        lasts_s = seconds or max((_time_s(point, fault.first) for point in measured or points), default=0.0)
+        ends = [_end(one, point, seconds) for one, point in zip(alike, where, strict=True)]
+        lasts_s = seconds or max((_time_s(point, fault.first) for point in where), default=0.0)
         share = min(1.0, fault.after_s / lasts_s) if fault.after_s and lasts_s else 0.0
         about: dict[str, Any] = {"what": fault.what, "begin": fault.first - before + share, "end": max(ends) - before}
         about["links"] = links_of_fault(configuration.fabric, fault)
         if min(ends) == max(ends):
             yield Span(**about)
             continue
-        modes = {point.mode: end for end, point in zip(ends, measured or points, strict=True)}
+        modes = {point.mode: end for end, point in zip(ends, where, strict=True)}
         first = sorted((mode for mode, end in modes.items() if end == min(ends)), key=place_of)
         why = _why_over(fault, first, has_lost=_has_lost(run, configuration, first))
         yield Span(**about, first_over=min(ends) - before, why=why)
@@ -316,14 +329,17 @@ def _time_s(point: PointRows, number: int) -> float:
 
 
 def _window(configuration: Configuration, points: Sequence[PointRows], faults: Sequence[Span]) -> tuple[int, int]:
-    """Return the first collective that is drawn, and the one after the last: the measured ones, if there are any."""
-    measured = [point for point in points if point.engine == "emulation"]
-    numbers = np.concatenate([point.number for point in measured or points])
+    """Return the first collective that is drawn, and the one after the last: those of the whole run, or if they are too
+    many, from the first one on, from the first measured one if others were later, or around the first fault."""
+    numbers = np.concatenate([point.number for point in points])
     first, last, most = int(numbers.min()), int(numbers.max()), _MOST
     values = configuration.values
     if _is_timed(configuration):
         seconds = interval_s(configuration) or values["conditions.every"]
         most = max(_LEAST, min(_MOST, round(_MOST_ROWS * values["conditions.every"] / seconds)))
+    measured = np.concatenate([numbers[:0], *(point.number for point in points if point.engine == "emulation")])
+    if measured.size and measured.max() >= first + most:
+        first = int(measured.min())
     begins = [math.floor(span.begin + 0.5) for span in faults]
     if begins and min(begins) >= first + most:
         first = min(begins) - min(_BEFORE, most // 2)
@@ -433,17 +449,32 @@ def _drawn(configuration: Configuration, window: tuple[int, int]) -> tuple[npt.N
 def _draw_times(axes: Axes, shown: Shown) -> None:
     highest = max((float(point.completion_s[rows].max()) for point, rows in shown if rows.any()), default=1.0)
     unit_s, unit = time_unit(highest)
-    whole = {point.mode for point, rows in shown if point.engine == "emulation" and _follow(point.number[rows])}
-    for point, rows in shown:
-        number, predicted_s = point.number[rows], point.predicted_s[rows]
-        if point.engine == "emulation":
-            axes.plot(number, point.completion_s[rows] / unit_s, zorder=3, **marker(point.mode, measured=True))
-        if (point.mode in whole) == (point.engine == "emulation"):  # of some collectives, only the model has the others
-            axes.plot(number, predicted_s / unit_s, zorder=2, **line(point.mode))
+    measured = {point.mode: (point, rows) for point, rows in shown if point.engine == "emulation"}
+    for mode, (point, rows) in measured.items():
+        axes.plot(point.number[rows], point.completion_s[rows] / unit_s, zorder=3, **marker(mode, measured=True))
+    for mode, (number, predicted_s) in _predicted(shown).items():
+        axes.plot(number, predicted_s / unit_s, zorder=2, **line(mode))
     axes.set_ylabel(f"time of a collective ({unit})")
     axes.margins(y=0.08)
     axes.update_datalim([(0, 0)], updatex=False)  # so that equal times have a margin above their markers, too
     axes.set_ylim(bottom=0)
+
+
+def _predicted(shown: Shown) -> dict[str, tuple[npt.NDArray[np.int64], Floats]]:
+    """Return the predicted times of each mode, and the collectives that have them: those of the model, and of measured
+    collectives that follow each other the predictions of what they have done."""
+    predicted: dict[str, tuple[npt.NDArray[np.int64], Floats]] = {}
+    for point, rows in sorted(shown, key=lambda one: one[0].engine != "model"):
+        number, predicted_s = point.number[rows], point.predicted_s[rows]
+        if point.engine == "model":
+            predicted[point.mode] = number, predicted_s
+        elif _follow(number):
+            others, times_s = predicted.get(point.mode, (number[:0], predicted_s[:0]))
+            kept = ~np.isin(others, number)
+            every, all_s = np.concatenate([others[kept], number]), np.concatenate([times_s[kept], predicted_s])
+            order = np.argsort(every)
+            predicted[point.mode] = every[order], all_s[order]
+    return predicted
 
 
 def _follow(number: npt.NDArray[Any]) -> bool:
@@ -451,27 +482,36 @@ def _follow(number: npt.NDArray[Any]) -> bool:
     return bool((np.diff(number) == 1).all())
 
 
-def _lines(rates: _Rates) -> dict[str, Floats]:
-    """Return the lines of rates by name, [S] Gbit/s: one for links that always have the same rate."""
-    equal: dict[bytes, list[int]] = {}
-    for index in range(len(rates.links)):
-        equal.setdefault(rates.drawn_bps[:, index].tobytes(), []).append(index)
+class _Line(NamedTuple):
+    """A line of rates, [S] Gbit/s, and the gaps in which one of them holds for longer than usual."""
+
+    gbps: Floats
+    gaps: _Gaps
+
+
+def _lines(rates: _Rates, gaps: Sequence[_Gaps]) -> dict[str, _Line]:
+    """Return the lines of rates by name: one for links that always have the same rate, and the same `gaps`."""
+    equal: dict[tuple[bytes, _Gaps], list[int]] = {}
+    for index, of_link in enumerate(gaps):
+        equal.setdefault((rates.drawn_bps[:, index].tobytes(), of_link), []).append(index)
     named = {}
-    for alike in equal.values():
+    for (_, of_links), alike in equal.items():
         name = list_first(in_short([rates.links[index].name for index in alike]), _NAMED)
-        named[name] = rates.drawn_bps[:, alike[0]] / 1e9
+        named[name] = _Line(rates.drawn_bps[:, alike[0]] / 1e9, of_links)
     return named
 
 
-def _draw_rates(axes: Axes, steps: Floats, lines: Mapping[str, Floats]) -> None:
-    """Draw a few lines on one axis, with their names above."""
+def _draw_rates(axes: Axes, steps: Floats, lines: Mapping[str, _Line], before: float) -> None:
+    """Draw a few lines on one axis, with their names above. A collective begins so far before its number."""
     ends = np.append(steps, steps[-1] + 1)
-    for number, (name, rates) in enumerate(lines.items()):
+    for number, (name, (rates, _)) in enumerate(lines.items()):
         look = {"linewidth": 1.1} | dashed_style(number)
         axes.step(ends, np.append(rates, rates[-1:]), where="post", label=name, **look)
+    for begin, end in next(iter(lines.values())).gaps:  # of all of them
+        axes.axvspan(begin - before, end - before, **_GAP)
     axes.set_ylabel("rate (Gbit/s)")
-    highest = max(float(rates.max()) for rates in lines.values())
-    has_dead = any(float(rates.min()) == 0 for rates in lines.values())  # whose line the axis would hide
+    highest = max(float(rates.max()) for rates, _ in lines.values())
+    has_dead = any(float(rates.min()) == 0 for rates, _ in lines.values())  # whose line the axis would hide
     axes.set_ylim(-0.06 * highest if has_dead else 0, 1.06 * highest)
     size_pt = legible_pt(axes.figure.figure, 7.5)
     character = 0.6 * size_pt / 72
@@ -480,10 +520,14 @@ def _draw_rates(axes: Axes, steps: Floats, lines: Mapping[str, Floats]) -> None:
     axes.legend(fontsize=size_pt, ncols=columns, **where)
 
 
-def _draw_rows(axes: Axes, steps: Floats, lines: Mapping[str, Floats]) -> None:
-    """Draw each line in a row of its own, from 0 to the highest rate of all: on one axis they would cross."""
-    ends, highest = np.append(steps, steps[-1] + 1), max(float(rates.max()) for rates in lines.values())
-    for row, rates in enumerate(lines.values()):
+def _draw_rows(axes: Axes, steps: Floats, lines: Mapping[str, _Line], before: float) -> None:
+    """Draw each line in a row of its own, from 0 to the highest rate of all: on one axis they would cross. A collective
+    begins so far before its number."""
+    ends, highest = np.append(steps, steps[-1] + 1), max(float(rates.max()) for rates, _ in lines.values())
+    for row, (rates, gaps) in enumerate(lines.values()):
+        for begin, end in gaps:
+            corner = begin - before, len(lines) - 1 - row
+            axes.add_patch(Rectangle(corner, end - begin, _ROW_HEIGHT, **_GAP))
         height = len(lines) - 1 - row + _ROW_HEIGHT * np.append(rates, rates[-1:]) / (highest or 1.0)
         axes.fill_between(ends, len(lines) - 1 - row, height, step="post", color=_OF_ROWS, alpha=0.35, linewidth=0)
         axes.step(ends, height, where="post", color=_OF_ROWS, linewidth=0.9)
@@ -532,7 +576,18 @@ def _notes(
     ):  # a range or a period of the collectives, whose last one may be any
         most = max(most, int(configuration.values["collective.count"]))
     if most > window[1] or window[0]:
-        yield f"Collectives {window[0]:,} to {window[1] - 1:,} of {most:,}."
+        yield f"Collectives {window[0]:,} to {window[1] - 1:,} of {most:,}.{_longest_words(points, window)}"
+
+
+def _longest_words(points: Sequence[PointRows], window: tuple[int, int]) -> str:
+    """Return which collective was the longest of all, if it is not within the window."""
+    longest = max(points, key=lambda point: float(point.completion_s.max()))
+    place = int(longest.completion_s.argmax())
+    number = int(longest.number[place])
+    how = "measured" if longest.engine == "emulation" else "predicted"
+    time = milliseconds(float(longest.completion_s[place]))
+    is_shown = window[0] <= number < window[1]
+    return "" if is_shown else f" The longest of all is number {number:,} in {longest.mode}, {how} as {time} ms."
 
 
 def _costs(run: Run, configuration: Configuration) -> Iterator[str]:

@@ -7,6 +7,7 @@ marker of its own. Measured points are filled, predicted ones open or lines.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -57,6 +58,12 @@ _LINES = tuple(zip(
     strict=True,
 ))  # fmt: skip
 
+ALGORITHMS = (
+    *("ring", "halving-doubling", "bruck", "direct", "hierarchical", "hierarchical-direct"),
+    *("chain", "tree", "double-tree"),
+)
+"""The algorithms of collectives, in the order of their looks."""
+
 _CYCLE = tuple(zip(
     ("#4C8C4A", "#8E5EA2", "#D98BB3", "#7A6A53", "#2F9C95", "#C9A66B", "#6B7FD7", "#A3B565"),
     ("...", "\\\\\\", "+++", "ooo", "|||", "**", "//..", "xx.."),
@@ -69,7 +76,7 @@ MODE_STYLES: dict[str, ModeStyle] = dict(_BUILT_IN)
 
 
 def place_of(mode: str) -> int:
-    """Return the place of a mode in the order that all figures and tables have: the built-in ones, then policies."""
+    """Return the place of a mode in the order that all figures and tables have: as the run's modes are given."""
     return [*MODE_STYLES].index(mode)
 
 
@@ -96,25 +103,36 @@ def dashed_style(index: int) -> dict[str, Any]:
 def value_styles(names: Collection[str], *, ordered: bool = False) -> dict[str, ModeStyle]:
     """Return a style for each of these values, which are lines or bars of a figure in place of modes.
 
-    Colours are those of a scale from dark to light if the values are `ordered` quantities.
+    An algorithm has the same colour, marker, dashes and hatch in all figures; only its line is wider where it comes
+    earlier. Colours are those of a scale from dark to light if the values are `ordered` quantities.
     """
     styles = {}
-    for index, name in enumerate(names):
+    for place, (name, index) in enumerate(_places_of(names).items()):
         times, of_colour = divmod(index, len(_LINES))
         colour, hatch = _LINES[of_colour][0], _CYCLE[index % len(_CYCLE)][1]
         marker = _LINES[(index + times) % len(_LINES)][1]
-        colour = to_hex(BANDWIDTH(index / max(1, len(names) - 1))) if ordered else colour
+        share = place / max(1, len(names) - 1)
+        colour = to_hex(BANDWIDTH(share)) if ordered else colour
         line = _DASHES[(index + times) % len(_DASHES)]  # as in grey colours of neighbours are alike
-        width, hatch = 3.6 - 2.1 * index / max(1, len(names) - 1), hatch * (1 + index // len(_CYCLE))
+        width, hatch = 3.6 - 2.1 * share, hatch * (1 + index // len(_CYCLE))
         styles[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=width)
     return styles
 
 
+def _places_of(names: Collection[str]) -> dict[str, int]:
+    """Return the place of each name's look among all looks: that of an algorithm, or the next one that no algorithm of
+    these names has."""
+    known = {name: ALGORITHMS.index(name) for name in names if name in ALGORITHMS}
+    free = (place for place in count() if place not in known.values())
+    return {name: known[name] if name in known else next(free) for name in names}
+
+
 def name_modes(names: Iterable[str], routings: Collection[str] | None = None) -> None:
-    """Set `MODE_STYLES` for a run: the built-in modes, then one from a cycle for each other policy, in this order. The
-    label of base tells how the routing of all configurations leads its flows, if they have one; without `routings` it
-    stays as it is."""
-    others = [name for name in dict.fromkeys(names) if name not in _BUILT_IN]
+    """Set `MODE_STYLES` for a run: its modes in this order, in which they are given, then the built-in ones that it
+    lacks. Policies have looks from a cycle. The label of base tells how the routing of all configurations leads its
+    flows, if they have one; without `routings` it stays as it is."""
+    given = list(dict.fromkeys(names))
+    others = [name for name in given if name not in _BUILT_IN]
     base = MODE_STYLES["base"]
     if routings is not None:
         how = _PATHS.get(next(iter(routings)), "") if len(routings) == 1 else ""
@@ -129,6 +147,13 @@ def name_modes(names: Iterable[str], routings: Collection[str] | None = None) ->
         line, width = _DASHES[(index + 2 + times) % len(_DASHES)], 2.0 * _WIDER ** (times // len(_DASHES))
         width /= _WIDER if index % len(_CYCLE) >= len(_DASHES) - 2 else 1.0
         MODE_STYLES[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=width)
+    # The first of the lines has to be the widest, whichever modes come first; of many, widths tell colours apart.
+    is_few = len(given) <= len(_BUILT_IN) + len(_CYCLE)
+    widths = sorted((MODE_STYLES[name].width for name in given), key=lambda width: -width if is_few else 0)
+    ordered = {name: replace(MODE_STYLES[name], width=width) for name, width in zip(given, widths, strict=True)}
+    lacking = {name: style for name, style in MODE_STYLES.items() if name not in ordered}
+    MODE_STYLES.clear()
+    MODE_STYLES.update({**ordered, **lacking})
 
 
 INK, FAINT = "#222222", "#8A8A8A"

@@ -7,9 +7,11 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
+from analysis.figures.output import legible_pt
+
 _APART = 4.0  # ratio of the highest to the lowest number above which the axis is logarithmic
 _WIDE = 20.0  # the same ratio without the lowest one, 0, above which no axis shows all of them
-_PER_INCH = 13.0  # characters of a tick's label in an inch
+_PER_INCH, _OF_PT = 13.0, 9.0  # characters of a tick's label in an inch, at this size of text
 
 
 class SweptAxis(NamedTuple):
@@ -27,6 +29,7 @@ class SweptAxis(NamedTuple):
         if self.is_log:
             axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
+        inches *= _OF_PT / legible_pt(axes.figure.figure, _OF_PT)
         chosen = self.readable(inches) if self.is_numeric else range(len(self.x))
         written = self.ticks or self.labels
         axes.set_xticks([self.x[index] for index in chosen], [written[index] for index in chosen])

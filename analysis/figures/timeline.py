@@ -30,6 +30,8 @@ _ASIDE, _OUTSIDE = 0.003, 0.04  # from a small bar to its outline, on that scale
 _CROSSING = "#EEEEEE"  # rows that cross the WAN: lighter than any part of a bar, also in grey
 _UNFILLED = 0.4  # of white, over the part of a bar that is not filled
 _MAX_MODES = 4
+_HIGH = 8.5  # inches of panels below each other for which a page has room
+_KEPT = "shown are those of the critical path, then those whose last messages end at the most different times"
 _MAX_LINKS = 5  # links of the critical path that are shown with their costs
 
 _NUMBERS = {  # the meaning of the number and the shade of a bar, by kind of collective
@@ -49,9 +51,9 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     shown = [collectives[index] for index in most_different([one.completion_s for one in collectives], _MAX_MODES)]
     longest_s = max(max(one.completion_s, *(timed.end_s for timed in one.transfers)) for one in shown)
     links = min(_MAX_LINKS, max(len(one.costs) for one in shown))
-    columns = min(2, len(shown))
-    bands = -(-len(shown) // columns)  # each has a row of timelines and a row of links
     heights = [0.9 + 0.19 * min(len(first.flows), MAX_ROWS), 0.4 + 0.15 * links]
+    columns = 1 if len(shown) * sum(heights) <= _HIGH else 2  # one, for a column of a paper, if a page has room for it
+    bands = -(-len(shown) // columns)  # each has a row of timelines and a row of links
     label = first.configuration.label
     has_numbers = False
     with canvas(5.4 * columns, bands * sum(heights) + 0.9) as figure:
@@ -88,7 +90,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     left_out = len(first.flows) - MAX_ROWS
     caption = f"Timeline of {first.words}, of {label}: each bar is {bars}; the critical path is outlined."
     if left_out > 0:
-        caption += f" {left_out} of {len(first.flows)} rows are left out; rows on that path are kept first."
+        caption += f" {left_out} of {len(first.flows)} rows are left out: {_KEPT}."
     return Picture(
         name=f"{name}-timeline",
         caption=caption,
@@ -135,7 +137,7 @@ def _explanation(collectives: Sequence[Collective], marks: str) -> list[str]:
         lines.append("Filled: the predicted rate of a message over time, as a share of the rate of its slowest link.")
     left_out = len(one.flows) - MAX_ROWS
     if left_out > 0:
-        lines.append(f"{left_out} of {len(one.flows)} rows are left out.")
+        lines.append(f"{left_out} of {len(one.flows)} rows are left out: {_KEPT}.")
     return lines
 
 

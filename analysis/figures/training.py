@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective_detail import Collective, TimedTransfer
 from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, heading, legend, legible_pt, log_ticks
-from analysis.figures.run_points import Configuration, Points, labelled
+from analysis.figures.run_points import Configuration, Points, labelled, numbers_of
 from analysis.figures.style import INK, MODE_STYLES, time_unit
 from analysis.statistics.contests import shared_words
 
@@ -44,6 +44,8 @@ _MAX_BARS = 3000  # in a panel
 _NUMBER_PT = 5.5  # size of the number of a micro-batch
 _MAX_NUMBERS = 400  # with more bars the numbers of micro-batches are left out
 _MAX_PANELS = 12
+_MOST_TOGETHER = 8  # panels of diagrams of two configurations in one figure
+_INCHES, _ROW_INCHES = 7.2, 0.3  # the width of a diagram, as that of a page, and the height of a GPU's row
 _MAX_INCHES = 15.0
 _DECADE = 10  # ratio of the largest to the smallest x above which its axis is logarithmic
 _LOOKS_OF = {"model": "lines: predicted", "emulation": "markers: measured"}
@@ -77,29 +79,81 @@ def trained(configuration: Configuration) -> list[Trained]:
     return [one for one in trainings if one.works]
 
 
+class _Panel(NamedTuple):
+    """A training in a collective of a mode, with its computations."""
+
+    one: Collective
+    training: Trained
+    bars: Sequence["_Bar"]
+
+    @property
+    def longest_s(self) -> float:
+        """When the last message or computation of the training ends."""
+        return max(timed.end_s for timed in self.one.transfers if timed.transfer in self.training.transfers)
+
+
+def most_different(configurations: Sequence[Configuration], shown: Configuration) -> Configuration | None:
+    """Return the configuration whose swept values are furthest from those of the one that is shown: numbers by their
+    order, other values by their place in the sweep. None if no other one has the same training jobs."""
+    jobs = [one.job for one in trained(shown)]
+    others = [one for one in configurations if one is not shown and jobs == [each.job for each in trained(one)]]
+    places: list[dict[str, int]] = []
+    for key in shown.swept:
+        values = list(dict.fromkeys(one.words(key) for one in configurations))
+        numbers = numbers_of(key, [next(c.value(key) for c in configurations if c.words(key) == v) for v in values])
+        if None not in numbers:
+            values = [value for _, value in sorted(zip(numbers, values, strict=True), key=lambda one: one[0] or 0.0)]
+        places.append({value: place for place, value in enumerate(values)})
+
+    def distance(one: Configuration) -> int:
+        found = zip(shown.swept, places, strict=True)
+        return sum(abs(place[one.words(key)] - place[shown.words(key)]) for key, place in found)
+
+    return max(others, key=distance, default=None)
+
+
 def diagram(
-    name: str, measured: Sequence[Collective], predicted: Sequence[Collective], training: Trained
+    name: str,
+    measured: Sequence[Collective],
+    predicted: Sequence[Collective],
+    training: Trained,
+    *,
+    beside: tuple[Sequence[Collective], Sequence[Collective], Trained] | None = None,
 ) -> Picture | None:
-    """Draw the pipeline diagram of a training in a collective, in each mode; None if it has no bars or too many."""
-    both = [one for mode in MODE_STYLES for group in (measured, predicted) for one in group if one.mode == mode]
-    bars_of = [list(_bars(one, training)) for one in both]
-    if not both or not all(0 < len(bars) <= _MAX_BARS for bars in bars_of):
+    """Draw the pipeline diagram of a training in a collective, in each mode, with that of another configuration below
+    it (`beside`) if there is room; None if it has no bars or too many."""
+    panels = list(_panels(measured, predicted, training))
+    if not panels or not all(0 < len(one.bars) <= _MAX_BARS for one in panels):
         return None
-    longest_s = max(timed.end_s for one in both for timed in one.transfers if timed.transfer in training.transfers)
-    gpus = len(training.works)
-    with canvas(11.0, (0.8 + 0.24 * gpus) * len(both) + 0.9) as figure:
-        for axes, one, bars in zip(figure.subplots(len(both), 1, squeeze=False)[:, 0], both, bars_of, strict=True):
-            _draw(axes, one, training, bars, longest_s)
-        label, which = both[0].configuration.label, both[0].words
+    more = list(_panels(*beside)) if beside is not None else []
+    if len(panels) + len(more) <= _MOST_TOGETHER and all(0 < len(one.bars) <= _MAX_BARS for one in more):
+        panels += more
+    both = [panel.one for panel in panels]
+    longest_s = max(panel.longest_s for panel in panels)
+    configurations = list({one.configuration.index: one.configuration for one in both}.values())
+    heights = [0.9 + _ROW_INCHES * len(panel.training.works) for panel in panels]
+    with canvas(_INCHES, sum(heights) + 0.9) as figure:
+        grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, panel in zip(grid, panels, strict=True):
+            which = ", ".join(value.words for value in panel.one.configuration.at) if len(configurations) > 1 else ""
+            _draw(axes, panel, longest_s, f"{which}\n" if which else "")
+        label, which = shared_words([one.label for one in configurations]), both[0].words
         if training.job:
             which = f"{training.job} in round {both[0].number}"
-        heading(figure, f"{both[0].configuration.title}: {which}")
+        if len(configurations) > 1:
+            differ = "; ".join(", ".join(value.words for value in one.at) for one in configurations)
+            label = f"{label}, the most different configurations ({differ})"
+        heading(figure, f"{shared_words([one.title for one in configurations])}: {which}")
         handles: list[Any] = [
             Patch(color=colour, label=work)
             for letter, (work, colour) in _WORK.items()
-            if any(bar.work[0] == letter for bar in bars_of[0])
+            if any(bar.work[0] == letter for bar in panels[0].bars)
         ]
-        drawn = {colour for one in both for colour in _arrow_colours(one, training, _crossing(one, training))}
+        drawn = {
+            colour
+            for panel in panels
+            for colour in _arrow_colours(panel.one, panel.training, _crossing(panel.one, panel.training))
+        }
         names = {_ARROW: "over the WAN", _GRADIENTS: "gradients over the WAN"}
         handles += [Line2D([], [], color=colour, label=name) for colour, name in names.items() if colour in drawn]
         legend(figure, handles)
@@ -112,10 +166,17 @@ def diagram(
             one.which
             | {"measured": one.measured, "gpu": one.gpu(bar.rank), "work": bar.work[0], "micro_batch": bar.work[1:]}
             | {"start_s": bar.start_s, "end_s": bar.end_s}
-            for one, bars in zip(both, bars_of, strict=True)
+            for one, _, bars in panels
             for bar in bars
         ),
     )
+
+
+def _panels(measured: Sequence[Collective], predicted: Sequence[Collective], training: Trained) -> Iterator[_Panel]:
+    for mode in MODE_STYLES:
+        for one in (*measured, *predicted):
+            if one.mode == mode:
+                yield _Panel(one, training, list(_bars(one, training)))
 
 
 class _Bar(NamedTuple):
@@ -151,7 +212,9 @@ def _bars(one: Collective, training: Trained) -> Iterator[_Bar]:
             yield _Bar(row, one.flows[timed.flow].src, timed.transfer, str(work), timed.leaves_s, timed.end_s)
 
 
-def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], longest_s: float) -> None:
+def _draw(axes: Axes, panel: _Panel, longest_s: float, which: str) -> None:
+    """Draw a panel whose title begins with these words."""
+    one, training, bars = panel
     scale, unit = time_unit(longest_s)
     row = {bar.rank: bar.row for bar in bars}
     corners = []
@@ -165,7 +228,7 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
         for bar in bars:
             x = (bar.start_s + bar.end_s) / 2 / scale
             ink = "white" if bar.work[0] == "B" else INK
-            if bar.end_s - bar.start_s > 0.001 * size_pt * longest_s * len(bar.work[1:]):
+            if bar.end_s - bar.start_s > 0.0014 * size_pt * longest_s * len(bar.work[1:]):
                 look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size_pt, "color": ink, "zorder": 4}
                 words = axes.text(x, bar.row, bar.work[1:], **look)
                 words.set_path_effects([withStroke(linewidth=1.5, foreground=_WORK[bar.work[0]][1])])  # over arrows
@@ -190,7 +253,7 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
     how = "measured" if one.measured else "predicted"
     took_s = max(timed.end_s for timed in transfers) - training.start_s if training.job else one.completion_s
     idle = 1 - sum(bar.end_s - bar.start_s for bar in bars) / (len(ranks) * took_s)
-    title = f"{MODE_STYLES[one.mode].label}, {how}: {took_s / scale:.5g} {unit}, bubble {idle:.1%}"
+    title = f"{which}{MODE_STYLES[one.mode].label}, {how}: {took_s / scale:.5g} {unit}, bubble {idle:.1%}"
     axes.set_title(title, fontsize=8.5)
 
 

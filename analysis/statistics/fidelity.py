@@ -1,10 +1,12 @@
 """The fidelity of an emulated run: how close measured times are to the model's, and how many packets were lost."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from topologies.errors import list_first
 from topologies.units import format_count
 
 if TYPE_CHECKING:
@@ -82,15 +84,17 @@ class Fifo:
 
 @dataclass(frozen=True, kw_only=True)
 class JobFidelity:
-    """Fidelity of one job over all measured rounds: the median of measured/predicted, and the 99th percentile of its
-    distance from 1."""
+    """Fidelity of one job over all measured rounds in which it has this class ("" for none): the median of
+    measured/predicted, and the 99th percentile of its distance from 1."""
 
     job: str
+    job_class: str
     median_ratio: float
     p99_abs_error: float
 
     def __str__(self) -> str:
-        return f"job {self.job}: median {self.median_ratio:.4f}, p99 {percentage(self.p99_abs_error)}"
+        of_class = f" in class {self.job_class}" if self.job_class else ""
+        return f"job {self.job}{of_class}: median {self.median_ratio:.4f}, p99 {percentage(self.p99_abs_error)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +131,8 @@ class Fidelity:
     `late` is the number of collectives for which the machine was too slow on a wall clock (None in virtual time).
     `fifo` is the fidelity in fifo queues, None without any; `modes` and `jobs` are those for which the model does not
     hold, None if it holds for all; `lossy` is True if WAN links are configured to lose frames, otherwise None.
-    `again` are the modes in which TCP retransmitted although nothing was lost, None if there are none.
+    `again` are the modes in which TCP retransmitted although nothing was lost, None if there are none. `each_job` are
+    all jobs outside fifo queues, the worst first, None without any. `what` is measured: None if collectives.
     """
 
     collectives: int
@@ -142,6 +147,8 @@ class Fidelity:
     again: tuple[str, ...] | None = None
     lossy: bool | None = None
     disturbed: Disturbed | None = None
+    each_job: tuple[JobFidelity, ...] | None = None
+    what: str | None = None
 
     def __str__(self) -> str:
         late = "" if self.late is None else f", {self.late:,} late"
@@ -152,12 +159,23 @@ class Fidelity:
         """The numbers as one line: measured, dropped and retransmitted with the disturbed collectives."""
         again, left_out = self.all_retransmitted_bytes, self.left_out
         return (
-            f"{format_count(self.measured, 'collective')} measured{left_out and f', {left_out}'}, "
+            f"{format_count(self.measured, self.noun)} measured{left_out and f', {left_out}'}, "
             f"median measured/predicted {self.median_ratio:.4f}, "
             f"p99 of |measured/predicted - 1| {percentage(self.p99_abs_error)}, {self.drops_words}"
             + (f", {again / 1e6:,.3f} MB retransmitted" if again else "")
-            + "".join(f"; {job}" for job in self.jobs or ())
+            + (f"; {self.jobs_words}" if self.each_job else "")
         )
+
+    @property
+    def noun(self) -> str:
+        """What was measured: "collective", or "round" if these are rounds of jobs."""
+        return self.what or "collective"
+
+    @property
+    def jobs_words(self) -> str:
+        """The numbers of each job in each of its classes, the worst first: those of rounds, which end with their last
+        job, do not tell them."""
+        return list_first([*map(str, self.each_job or ())], _MAX_NAMED, "; ")
 
     @property
     def measured(self) -> int:
@@ -281,8 +299,12 @@ def fidelity(
     disturbed: "Iterable[pd.DataFrame]" = (),
     is_real: bool = False,
     lossy: bool = False,
+    classes: Mapping[tuple[int, str], str | None] = MappingProxyType({}),
+    are_rounds: bool = False,
 ) -> Fidelity | None:
     """Return the fidelity from rows of measured collectives without faults, and from the rows of their `jobs`.
+
+    `classes` has the class of a job by its setting and name, if it has one. `are_rounds`: the rows are rounds of jobs.
 
     `disturbed` are the rows of those that a fault disturbed. `is_real`: they were measured on a wall clock. `lossy`:
     WAN links are configured to lose frames. None without rows of collectives without faults.
@@ -294,6 +316,7 @@ def fidelity(
         return None
     rows = pd.concat(filled)
     ratios = rows["completion_s"] / rows["predicted_s"]
+    each_job = () if jobs is None or jobs.empty else _each_job(rows, jobs, classes)
     counted, again = rows["retransmitted_bytes"].dropna(), rows[_is_again(rows)]
     return Fidelity(
         collectives=len(rows),
@@ -305,7 +328,9 @@ def fidelity(
         again=tuple(dict.fromkeys(again["mode"])) or None,
         late=int(rows["late"].sum()) if is_real else None,
         fifo=fifo_of([rows]),
-        jobs=None if jobs is None or jobs.empty else _jobs_off(rows, jobs) or None,
+        jobs=tuple(one for one in each_job if not _is_near(one.median_ratio, one.p99_abs_error)) or None,
+        each_job=each_job or None,
+        what="round" if are_rounds else None,
         lossy=lossy or None,
         disturbed=_disturbed(disturbed),
     )
@@ -343,13 +368,22 @@ def _modes_off(rows: "pd.DataFrame") -> "Iterator[ModeFidelity]":
             )
 
 
-def _jobs_off(rows: "pd.DataFrame", jobs: "pd.DataFrame") -> tuple[JobFidelity, ...]:
-    """Return the jobs for which the model does not hold, outside fifo queues, where `Fifo` covers all transfers."""
-    jobs_off = []
+def _each_job(
+    rows: "pd.DataFrame", jobs: "pd.DataFrame", classes: Mapping[tuple[int, str], str | None]
+) -> tuple[JobFidelity, ...]:
+    """Return the fidelity of each job in each of its classes, the worst first, outside fifo queues, where `Fifo` covers
+    all transfers."""
     key = ["engine", "setting", "mode", "collective"]
-    for job, times in jobs.merge(rows.loc[~_is_fifo(rows), key]).groupby("job", sort=False):
-        ratios = times["completion_s"] / times["predicted_s"]
-        median_ratio, p99_abs_error = float(ratios.median()), float((ratios - 1).abs().quantile(0.99))
-        if not _is_near(median_ratio, p99_abs_error):
-            jobs_off.append(JobFidelity(job=str(job), median_ratio=median_ratio, p99_abs_error=p99_abs_error))
-    return tuple(jobs_off)
+    measured = jobs.merge(rows.loc[~_is_fifo(rows), key])
+    names = zip(measured["setting"].tolist(), measured["job"].tolist(), strict=True)
+    measured["class"] = [classes.get((int(setting), str(job))) or "" for setting, job in names]
+    found = []
+    for (job, job_class), times in measured.groupby(["job", "class"], sort=False):
+        ratios = (times["completion_s"] / times["predicted_s"]).dropna()
+        if len(ratios):
+            numbers = {
+                "median_ratio": float(ratios.median()),
+                "p99_abs_error": float((ratios - 1).abs().quantile(0.99)),
+            }
+            found.append(JobFidelity(job=str(job), job_class=str(job_class), **numbers))
+    return tuple(sorted(found, key=lambda one: -one.p99_abs_error))

@@ -160,10 +160,20 @@ def _results(
         for engine, configs in run.parts
         for result in results_of(stored, engine.name, configs, jobs=of_jobs, firsts=firsts, faults=struck)
     ]
-    lossy = any(config.transport.wan_loss for config in run.scenario.configurations())
+    configs = run.scenario.configurations()
+    classes = {(index, job.name): job.traffic_class for index, config in enumerate(configs) for job in config.jobs}
+    lossy = any(config.transport.wan_loss for config in configs)
     is_real = run.scenario.run.is_real
     undisturbed, disturbed = measured_of(stored)
-    return results, fidelity(undisturbed, jobs, disturbed=disturbed, is_real=is_real, lossy=lossy)
+    return results, fidelity(
+        undisturbed,
+        jobs,
+        disturbed=disturbed,
+        is_real=is_real,
+        lossy=lossy,
+        classes=classes,
+        are_rounds=all(config.jobs for config in configs),
+    )
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,21 @@ from collections.abc import Sequence
 from itertools import combinations
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.transforms import Affine2D
 
-from analysis.figures import calendar
+from analysis.figures import calendar, fabric
+from analysis.figures.output import canvas, log_ticks
 from scenarios.api import plot
 from tests.fakes.stored import write_run
 
-PAGE = 11.0  # inches of a page in landscape format
+PAGE = 7.2  # inches of the text of a page
 
 
 def drawn(figure: Figure) -> Figure:
@@ -65,12 +69,22 @@ def test_the_jobs_of_many_configurations_fit_a_page_and_their_labels_do_not_over
     is_flat = bool(every[0].get_xlabel())
     ticks = [axes.get_yticklabels() if is_flat else axes.get_xticklabels() for axes in every]
     assert [len(of_axes) for of_axes in ticks] == [count] * len(every)
+    for axes in every:  # a label along an axis is not longer than it
+        label = axes.yaxis.label.get_window_extent()
+        assert is_flat or label.height <= axes.get_window_extent().height
     labels = [*(axes.title for axes in every), *(text for of_axes in ticks for text in of_axes)]
     assert overlapping(labels) == []
     for box in (text.get_window_extent() for text in labels):
         assert box.x0 >= 0 and box.x1 <= figure.bbox.width
     for one, other in combinations([axes.get_tightbbox() for axes in every], 2):
         assert not one.overlaps(other)
+
+
+def test_a_comparison_of_both_engines_and_a_timeline_are_no_wider_than_a_page(tmp_path):
+    run = write_run(tmp_path / "run", overrides={"run.modes": ["base", "joint"]}, modelled=40, emulated=4)
+    for kind in ("comparison", "timeline"):
+        figure = drawn(plot(run, kind))
+        assert figure.get_figwidth() <= PAGE and figure.get_figheight() <= 1.4 * PAGE
 
 
 def test_all_panels_of_a_ranking_have_one_kind_of_scale_which_is_told(tmp_path):
@@ -99,6 +113,42 @@ def test_all_panels_of_a_ranking_have_one_kind_of_scale_which_is_told(tmp_path):
     assert "logarithmic" in figure.axes[-1].get_xlabel()
 
 
+def beside_each_other(axes: Axes) -> list[tuple[str, str]]:
+    """Return the labels of ticks of a drawn panel that cover each other."""
+    return [pair for labels in (axes.get_xticklabels(), axes.get_yticklabels()) for pair in overlapping(labels)]
+
+
+@pytest.mark.parametrize("inches", [2.0, 3.3, 5.2, 8.0])
+@pytest.mark.parametrize("ends", [(22, 105), (1, 7), (30, 210), (0.5, 40), (1, 3e4)])
+def test_the_labels_of_a_logarithmic_axis_have_room_and_are_the_roundest(ends, inches):
+    """Of a short axis each number would be labelled: those up to 100 run together."""
+    with canvas(inches, 2.0) as figure:
+        axes = figure.subplots()
+        axes.plot(ends, ends, "o")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        log_ticks(axes.xaxis)
+        log_ticks(axes.yaxis)
+    drawn(figure)
+    assert beside_each_other(axes) == []
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    tens = [f"{10**power:,}" for power in range(5) if ends[0] <= 10**power <= ends[1]]
+    assert len(labels) >= 2 and ({*tens} <= {*labels} or len(tens) > 3)
+
+
+@pytest.mark.parametrize("most", [6, 9])
+def test_the_ticks_of_swept_sizes_have_room_on_axes_of_any_width(tmp_path, most):
+    overrides = {
+        "sweep.collective.size": [f"{2**power} MB" for power in range(most)],
+        "sweep.collective.algorithm": ["ring", "hierarchical", "hierarchical-direct"],
+        "collective.kind": "allreduce",
+        "run.modes": ["base"],
+    }
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=5, engines=("model",))
+    for kind in ("comparison", "busbw"):
+        assert [pair for axes in drawn(plot(run, kind)).axes for pair in beside_each_other(axes)] == []
+
+
 def test_the_rates_of_links_side_by_side_do_not_run_together(tmp_path):
     wan = {
         "routers": ["A", "B", "C"],
@@ -113,6 +163,56 @@ def test_the_rates_of_links_side_by_side_do_not_run_together(tmp_path):
     gap = 0.3 * rates[0].get_window_extent().width  # about half a digit
     boxes = [text.get_window_extent().padded(gap / 2, 0) for text in rates]
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+@pytest.mark.parametrize(
+    ("gbps", "highest"),
+    [
+        ([10, 40, 17, 33, 1000, 1000], 40),  # two links without a limit
+        ([10, 40, 17, 1000, 1000, 1000, 1000], 40),  # most links have none
+        ([1, 40, 40, 40], 40),  # a slow link
+        ([10, 20, 70], 70),
+        ([25, 25], 25),
+    ],
+)
+def test_a_scale_of_rates_ends_at_those_that_limit(gbps, highest):
+    assert fabric.highest_shown([1e9 * one for one in gbps]) == 1e9 * highest
+
+
+def test_links_without_a_limit_spoil_no_colours_and_arrows_end_outside_of_nodes(tmp_path):
+    """Cities have names that make their diamonds large, and access links of 1,000 Gbit/s, which are no limit."""
+    cities = ["Berlin", "Paris", "Madrid"]
+    access = [[f"s{site}b0", city] for site, city in enumerate(cities)]
+    between = [list(pair) for pair in combinations(cities, 2)]
+    rates = {f"{a}>{b}": 1000 for pair in access for a, b in (pair, pair[::-1])}
+    both = [f"{a}>{b}" for pair in between for a, b in (pair, pair[::-1])]
+    rates |= {name: 10 + 6 * place for place, name in enumerate(both)}
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time,link,rate\n" + "".join(f"0,{name},{rate} Gbit/s\n" for name, rate in rates.items()))
+    overrides = {"fabric.gpus": [4, 4, 4], "fabric.border_routers": 1, "run.modes": ["base", "joint"]}
+    overrides |= {"fabric.wan": {"routers": cities, "links": [*access, *between]}, "collective.kind": "alltoall"}
+    overrides |= {"conditions.sampler": "trace", "conditions.trace": str(trace), "conditions.intra_rate": "99 Gbit/s"}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=1, engines=("model",))
+    figure = drawn(plot(run, "fabric"))
+    axes, *_ = figure.axes
+    bar = next(one for one in figure.axes if "WAN link" in one.get_xlabel())
+    assert bar.get_xlim() == (0, 40) and "lightest: up to 1,000" in bar.get_xlabel()
+    heads = next(one for one in axes.collections if type(one) is PolyCollection)
+    tips = axes.transData.transform([path.vertices[0] for path in heads.get_paths()])
+    whole = axes.transData.transform(np.concatenate([path.vertices for path in heads.get_paths()]))
+    assert len(tips) >= 12
+    nodes = [one for one in axes.collections if isinstance(one, PathCollection) and len(one.get_sizes())]
+    shapes = [
+        one.get_paths()[0].transformed(Affine2D(one.get_transforms()[0])).transformed(Affine2D().translate(*middle))
+        for one in nodes
+        for middle in axes.transData.transform(one.get_offsets())
+    ]
+    boxes = [text.get_bbox_patch().get_window_extent() for text in axes.texts if text.get_text() in ("s0b0", "s1b0")]
+    assert len(shapes) == 15 and len(boxes) == 2
+    assert not any(shape.contains_points(whole).any() for shape in shapes)
+    assert not any(box.contains(x, y) for box in boxes for x, y in tips)
+    numbers = [text for text in axes.texts if text.get_text().replace(",", "").isdigit()]
+    assert numbers and all(text.get_bbox_patch().get_facecolor()[3] >= 0.8 for text in numbers)
 
 
 def test_a_white_edge_covers_no_bar_of_a_timeline(tmp_path):

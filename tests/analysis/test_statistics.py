@@ -499,6 +499,21 @@ def test_only_jobs_that_deviate_from_the_model_are_named_in_an_accurate_round():
     assert fidelity(rounds, jobs[jobs["job"] == "near"]).jobs is None
 
 
+def test_a_job_has_its_own_numbers_in_each_of_its_classes_beside_those_of_rounds():
+    """Rounds end with "train", which is as predicted; "serve" is 0.2 % off in the class of configuration 1 alone."""
+    rounds = [measured(1.0, 1.0, collective=0).assign(setting=setting) for setting in (0, 1)]
+    times = [(0, "train", 1.0), (0, "serve", 1.0), (1, "train", 1.0), (1, "serve", 1.002)]
+    jobs = pd.concat(measured(took, 1.0).assign(job=job, setting=setting) for setting, job, took in times)
+    jobs = jobs.drop(columns=["drops", "late", "retransmitted_bytes", "quickest_transfer"])
+    found = fidelity(rounds, jobs, classes={(1, "serve"): "half"}, are_rounds=True)
+    assert str(found) == (
+        "fidelity: 2 rounds measured, median measured/predicted 1.0000, p99 of |measured/predicted - 1| 0.00 %, "
+        "0 drops; job serve in class half: median 1.0020, p99 0.20 %; job train: median 1.0000, p99 0.00 %; "
+        "job serve: median 1.0000, p99 0.00 %"
+    )
+    assert found.holds and found.jobs is None
+
+
 def test_in_wall_clock_time_late_collectives_of_a_slow_machine_are_counted():
     found = fidelity([measured(1.0, 1.0, late=True), measured(1.0, 1.0), measured(1.0, 1.0, late=True)], is_real=True)
     assert found.late == 2 and "too slow for 2 collectives" in str(found)

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_rgb
 
-from analysis.figures import bars, busbw, program
+from analysis.figures import bars, busbw, program, style
 from analysis.figures.style import MODE_STYLES, ModeStyle, dashed_style, line_style, name_modes, value_styles
+from hosts.collectives import kinds
+from scenarios.api import plot
+from tests.fakes.stored import write_run
 
 ALGORITHMS = [
     "ring",
@@ -53,6 +56,25 @@ def test_values_and_policies_differ_as_lines_and_as_bars(count: int) -> None:
         name_modes([])
 
 
+def test_missing_whiskers_are_explained_with_their_panel_if_others_have_them_or_another_reason(tmp_path) -> None:
+    """Of 4 measured collectives there is no interval, of 400 predicted ones there is."""
+    folder = write_run(tmp_path / "run", overrides={"run.modes": ["base", "wan"]}, modelled=400, emulated=4)
+    note = plot(folder, "comparison").legends[0].get_title().get_text().replace("\n", " ")
+    assert "no whiskers (measured and predicted): too few collectives for an interval" in note
+    assert note.count("no whiskers") == 1
+
+
+def test_modes_have_the_order_in_which_they_are_given_and_the_first_has_the_widest_line() -> None:
+    name_modes(["never", "joint", "wan"])
+    try:
+        assert [*MODE_STYLES][:3] == ["never", "joint", "wan"] and {*MODE_STYLES} >= {"base", "ccl"}
+        widths = [style.width for style in MODE_STYLES.values()][:3]
+        assert widths == sorted(widths, reverse=True)
+    finally:
+        name_modes([])
+    assert [*MODE_STYLES] == ["base", "ccl", "wan", "joint"]
+
+
 def alike_in_grey(lines: Iterable[tuple[str, Any, float]]) -> list[Any]:
     """Return the pairs of lines (colour, dashes and width) that are hard to tell apart in grey: with the same dashes,
     about the same width, and less than a tenth of the scale from black to white between them (Rec. 601)."""
@@ -86,6 +108,19 @@ def test_no_two_algorithms_of_the_bus_bandwidth_share_a_colour() -> None:
     figure = busbw.picture("AllReduce", rows).figure
     assert len(looks(figure.axes[0].lines, "color")) == len(ALGORITHMS)
     assert len(looks(figure.legends[0].get_lines(), "color", "marker")) == len(ALGORITHMS)
+
+
+def test_an_algorithm_looks_the_same_in_any_order_and_beside_any_others() -> None:
+    """In `collectives.py`, in a run's figures and beside schedules of files."""
+    every = {name for names in kinds.ALGORITHMS.values() for name in names}
+    assert {*style.ALGORITHMS} >= every
+    seen: dict[str, set[str]] = {}
+    for names in (sorted(every), [*style.ALGORITHMS], ["own.xml", "tree", "direct"], ["direct", "ring", "b.xml"]):
+        styles = value_styles(names)
+        assert len({(one.colour, one.marker) for one in styles.values()}) == len(names)
+        for name, one in styles.items():
+            seen.setdefault(name, set()).add(repr((one.colour, one.marker, one.line, one.hatch)))
+    assert all(len(seen[name]) == 1 for name in every)
 
 
 def test_no_two_links_of_a_program_look_the_same() -> None:

@@ -130,13 +130,13 @@ def test_the_first_predicted_collective_that_a_fault_hit_is_shown_with_its_rates
 
 
 def test_rates_over_time_are_computed_for_the_flows_that_have_a_row(tmp_path):
-    """Of 240 flows of an AllToAll, 64 have a row; the rates of each of their messages over time add up to its size."""
+    """Of 240 flows of an AllToAll, 32 have a row; the rates of each of their messages over time add up to its size."""
     words = ["--set", "collective.kind=alltoall", "--modes", "base", "--gpus", "16", "--no-report"]
     assert command.run(["--engine", "model", "--collectives", "1", *words, "--out", str(tmp_path / "run")]) == 0
     found = open_run(tmp_path / "run")
     configurations = configurations_of(found)
     (one,) = collectives_of(found, points_of(found, configurations), configurations[0], number=0)
-    assert len(one.flows) == 240 and len(one.shown) == 64
+    assert len(one.flows) == 240 and len(one.shown) == 32
     assert {*one.spans} == {timed.transfer for timed in one.transfers if timed.flow in one.shown}
     for timed in one.transfers:
         if timed.flow in one.shown:

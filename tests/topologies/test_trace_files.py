@@ -258,7 +258,7 @@ def test_a_run_tells_where_its_trace_has_no_rows(
     """Rows of changes alone come at any time, and have no gaps."""
     rows = "".join(f"{second},{name},40 Gbit/s\n" for second in seconds for name in LINKS)
     (tmp_path / "trace.csv").write_text("time,link,rate\n" + rows)
-    wanted = f"the previous rates hold where rows are missing: {len(LINKS)} links from {told}"
+    wanted = f"the previous rates hold where rows are missing: s0b0-s1b0 from {told}"
     trace = read_trace(tmp_path / "trace.csv", LINKS, step_s=step_s)
     assert trace.notes == ((wanted,) if told else ())
     assert trace.in_gaps == {*in_gaps}

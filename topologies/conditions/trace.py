@@ -29,7 +29,7 @@ from topologies.conditions.clock import Clock, date_ns, in_utc
 from topologies.conditions.synthetic import Uniform
 from topologies.conditions.wan_keys import in_a_sentence, wan_keys
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
-from topologies.fabric.link_names import directions, reverse
+from topologies.fabric.link_names import directions, in_short, reverse
 from topologies.text_files import TextFileError, opened_text, stamp_of
 from topologies.units import (
     RATE,
@@ -61,7 +61,7 @@ _MAX_LISTED = 20  # mistakes that are listed: if the file is no trace at all, ev
 GAP = 1.5
 """A step between a link's rows is a gap if it is longer than so many times the median one."""
 _REGULAR, _LEAST_STEPS = 0.9, 10  # steps that are about the median one, and their number, of rows at regular times
-_MAX_GAPS = 3
+_MAX_GAPS, _MAX_LINKS = 3, 3  # that a note tells, and links of each
 _LEAST_BARE_BPS = 1_000_000  # a smaller number without a unit was probably meant in another one
 _KEY = "conditions.trace"
 _ONE_WAY = "python -m topologies.conditions.convert --both-directions uses each of its values for both"
@@ -104,11 +104,13 @@ class Trace:
     @property
     def in_gaps(self) -> frozenset[int]:
         """The collectives of the trace's first passage in which a rate holds across a gap of its link's rows."""
-        return frozenset(number for gap, _ in _gaps(self.times_ns) for number in gap.collectives(self.step_ns))
+        return _in_gaps(self.times_ns, self.step_ns)
 
-    def in_gaps_of(self, count: int) -> set[int]:
-        """Return those of the first `count` collectives that are in gaps, in any passage."""
-        in_gaps = self.in_gaps
+    def in_gaps_of(self, count: int, link: int | None = None) -> set[int]:
+        """Return those of the first `count` collectives that are in gaps, in any passage: in those of the link with
+        this index, or in any."""
+        of_links = self.times_ns if link is None else self.times_ns[link : link + 1]
+        in_gaps = _in_gaps(of_links, self.step_ns)
         return {number for number in range(count) if number % self.length in in_gaps}
 
     @property
@@ -198,7 +200,7 @@ def read_trace(
         step_ns=round(step_s * 1e9),
         unlisted=None if all(map(len, file.times_ns)) else unlisted,
         repeats=repeats,
-        notes=(*file.notes, *_gap_notes(file.times_ns, round(step_s * 1e9))),
+        notes=(*file.notes, *_gap_notes(names[0], file.times_ns, round(step_s * 1e9))),
         begins_ns=file.begins_ns,
     )
 
@@ -212,10 +214,15 @@ class _File:
     begins_ns: int | None
 
 
-def _gap_notes(times_ns: Iterable[npt.NDArray[np.int64]], step_ns: int) -> Iterator[str]:
-    """Yield a sentence on the gaps, and in which collectives a rate from before a gap holds for longer than the usual
-    step."""
-    gaps = [_gap_words(gap, links, step_ns) for gap, links in _gaps(times_ns)]
+def _in_gaps(times_ns: Iterable[npt.NDArray[np.int64]], step_ns: int) -> frozenset[int]:
+    """Return the collectives in which a rate holds across a gap of these links' rows, in the first passage."""
+    return frozenset(number for gap, _ in _gaps(times_ns) for number in gap.collectives(step_ns))
+
+
+def _gap_notes(names: Sequence[str], times_ns: Iterable[npt.NDArray[np.int64]], step_ns: int) -> Iterator[str]:
+    """Yield a sentence on the gaps of the links of these names, and in which collectives a rate from before a gap holds
+    for longer than the usual step."""
+    gaps = [_gap_words(gap, in_short([names[link] for link in links]), step_ns) for gap, links in _gaps(times_ns)]
     if gaps:
         yield f"the previous rates hold where rows are missing: {list_first(gaps, _MAX_GAPS, '; ')}"
 
@@ -232,25 +239,25 @@ class _Gap(NamedTuple):
         return range(-(-(self.begin_ns + self.usual_ns) // step_ns), -(-self.end_ns // step_ns))
 
 
-def _gaps(times_ns: Iterable[npt.NDArray[np.int64]]) -> list[tuple[_Gap, int]]:
-    """Return the gaps of links that have rows at regular times otherwise, in order, each with the number of its links.
+def _gaps(times_ns: Iterable[npt.NDArray[np.int64]]) -> list[tuple[_Gap, list[int]]]:
+    """Return the gaps of links that have rows at regular times otherwise, in order, each with the indices of its links.
     Rows for each change alone have no regular times."""
-    links_of: dict[_Gap, int] = {}
-    for of_link in times_ns:
+    links_of: dict[_Gap, list[int]] = {}
+    for link, of_link in enumerate(times_ns):
         steps = np.diff(of_link)
         usual = float(np.median(steps)) if steps.size >= _LEAST_STEPS else 0.0
         is_usual = (steps <= GAP * usual) & (steps >= usual / GAP)
         if usual and is_usual.mean() >= _REGULAR:
             for at in np.flatnonzero(steps > GAP * usual).tolist():
                 gap = _Gap(int(of_link[at]), int(of_link[at + 1]), round(usual))
-                links_of[gap] = links_of.get(gap, 0) + 1
+                links_of.setdefault(gap, []).append(link)
     return sorted(links_of.items())
 
 
-def _gap_words(gap: _Gap, links: int, step_ns: int) -> str:
+def _gap_words(gap: _Gap, links: Sequence[str], step_ns: int) -> str:
     met = gap.collectives(step_ns)
     which = f"collectives {met[0]:,} to {met[-1]:,}" if len(met) > 1 else f"collective {met.start:,}"
-    of = f"{links:,} link{'s' * (links != 1)}"
+    of = list_first(links, _MAX_LINKS)
     span = f"from {format_delay(gap.begin_ns / 1e9) if gap.begin_ns else '0 s'} to {format_delay(gap.end_ns / 1e9)}"
     return f"{of} {span} (rows every {format_delay(gap.usual_ns / 1e9)} otherwise){f', in {which}' if met else ''}"
 
