@@ -112,7 +112,7 @@ def test_invalid_arguments_of_the_api_raise_an_error_with_the_reason(stored: dic
         run(scenario(), "quantum")
     with pytest.raises(ValueError, match=r"against.*baseline"):
         compare(stored["two"])
-    with pytest.raises(ResultsError, match='has no mode "ccl"; allowed: base, joint'):
+    with pytest.raises(ResultsError, match='has no mode "ccl"; allowed: joint, base'):
         compare(stored["two"], baseline="ccl")
     with pytest.raises(ResultsError, match=str(tmp_path)):
         compare(tmp_path, baseline="base")
