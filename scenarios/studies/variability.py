@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from topologies.conditions.background_load import Loaded
 
 COMMAND = "run.py variability"
-_BASE, _MODES = "base", ("wan", "ccl", "joint")
+_BASE, _MODES = "base", ("ccl", "wan", "joint")
 _SCENARIO = Path(__file__).parents[1] / "packs" / "variability.toml"
 _DRAWN = ("wan", "joint")  # over choosing once: the modes that choose paths; the table has the other one, too
 _SPAN = (-200.0, 120.0)
