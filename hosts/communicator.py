@@ -104,10 +104,10 @@ class Communicator:
     between the command to begin a collective and its start. `epoch` counts how often connections have been made; a
     communicator that replaces another continues from its epoch, so that old connections cannot be mistaken for new
     ones. Of a fabric that machines share, `host_pids` has the GPUs of this machine alone, and `exchange` returns the
-    values of all machines, each of which runs the same. With `fastest_bps`, the rate of the fastest link, TCP's
-    segments are sized for fair shares (`transport.segment_bytes`). The thread that creates a communicator must outlive
-    it, because the agents die with that thread. Raises ValueError if the workload does not match the GPUs or is too
-    large for Linux's sockets, and CollectiveError if an agent cannot start.
+    values of all machines, each of which runs the same, and `instant` one that is now on all. With `fastest_bps`, the
+    rate of the fastest link, TCP's segments are sized for fair shares (`transport.segment_bytes`). The thread that
+    creates a communicator must outlive it, because the agents die with that thread. Raises ValueError if the workload
+    does not match the GPUs or is too large for Linux's sockets, and CollectiveError if an agent cannot start.
     """
 
     def __init__(
@@ -124,10 +124,11 @@ class Communicator:
         epoch: int = 0,
         fastest_bps: float | None = None,
         exchange: Callable[[Any], Sequence[Any]] = lambda value: [value],
+        instant: Callable[[], int] = now_ns,
     ) -> None:
         self._gpus, self._workload, self._fastest_bps = fabric.gpus, workload, fastest_bps
         pids = dict(enumerate(host_pids)) if isinstance(host_pids, Sequence) else host_pids
-        self._ranks, self._exchange = tuple(pids), exchange
+        self._ranks, self._exchange, self._instant = tuple(pids), exchange, instant
         if workload.schedule.places != len(self._gpus):
             raise ValueError(
                 f"a schedule of {workload.schedule.places} places; allowed: {len(self._gpus)}, as many as GPUs"
@@ -251,9 +252,9 @@ class Communicator:
         self._collective += 1
         if after_s is None:
             self._command_all("touch")
-            start_ns = -(-(max(self._exchange(now_ns())) + self._lead_ns) // _PHASE_NS) * _PHASE_NS
+            start_ns = -(-(self._instant() + self._lead_ns) // _PHASE_NS) * _PHASE_NS
         else:
-            start_ns = max(self._exchange(now_ns())) + round(after_s * 1e9)
+            start_ns = self._instant() + round(after_s * 1e9)
         damage = [] if flip is None else [flip.task, flip.byte]
         for rank in self._ranks:
             self._send_command(rank, "run", collective=self._collective, start_ns=start_ns, flip=damage)

@@ -208,6 +208,11 @@ _UNADMITTED = _is_given(
 _PHYSICAL = _is_value("fabric.grain", "physical")
 _TIMED = _is_given("conditions.every", lambda config: config.conditions.every_s is not None)
 _COUNTED = _is_value("control.counted", value=True)
+_COUNTED_ONE_WAY = _has(
+    "control.counted with another collective than those of rings",
+    "control.counted",
+    lambda config: config.control.counted and config.collective.kind not in ("allgather", "allreduce", "reducescatter"),
+)
 _CONTROL_DELAY = _is_given("control.delay", lambda config: config.control.delay_s is not None)
 _TE_TIME = _is_given(
     "te.every",
@@ -414,6 +419,7 @@ TABLE = (
             (_SUDDEN, "what fails in one machine while the others go on"),
             (_PROGRAM, "the hosts of a program in several machines"),
             (_READING, "ports before slower links in another machine, which send what then waits there"),
+            (_COUNTED_ONE_WAY, "connections from one machine alone, on whose way the others are waited for"),
             (_TIMED, "packets that wait in another machine when rates change, up to 7 % of a collective"),
             (_SHARING, "shares of links before those that are in another machine, up to 17 % of a job's time"),
         )

@@ -20,7 +20,7 @@ ENDED = "another machine of this network has ended"
 _PORT = 6654
 _RETRY_S = 0.01
 _TIMEOUT_S = 600.0  # of virtual time
-_SPARE_NS = 10_000  # for what is sent in several packets
+_SPARE_NS = 10_000
 
 
 class Peers:
@@ -33,6 +33,7 @@ class Peers:
 
     def __init__(self, number: int = 0, machines: int = 1) -> None:
         self.number, self.machines, self.latency_ns = number, machines, 0
+        self._ended_ns = 0  # when the last exchange ended
         self._one_way_ns = 0  # from the first machine to the others, the longest
         self._files: list[Any] = []
         self._stack = ExitStack()
@@ -48,6 +49,8 @@ class Peers:
         run_program(["ip", "-batch", "-"], "".join(line + "\n" for line in lines))
         for other in others:
             made = self._accepted(other) if self.number == 0 else self._connected()
+            # Otherwise a message waits until the one before it is acknowledged.
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.settimeout(None)  # a collective may take longer; if a machine fails, the others are ended
             self._files.append(self._stack.enter_context(made.makefile("rw")))
             self._stack.enter_context(made)
@@ -72,17 +75,28 @@ class Peers:
             if self.number:
                 (first,) = self._files
                 _send(first, own)
-                ends_ns, told = _receive(first)
+                told = _receive(first)
+                _send(first, None)
+                self._ended_ns = _receive(first)
             else:
                 told = [own, *map(_receive, self._files)]
-                ends_ns = time.monotonic_ns() + self._one_way_ns + _SPARE_NS
                 for file in self._files:
-                    _send(file, [ends_ns, told])
+                    _send(file, told)
+                for file in self._files:  # a long message takes several round trips
+                    _receive(file)
+                self._ended_ns = time.monotonic_ns() + self._one_way_ns + _SPARE_NS
+                for file in self._files:
+                    _send(file, self._ended_ns)
         except (OSError, ValueError) as error:
             raise NetworkError(f"{ENDED} ({error})") from None
-        self._sleep_until(ends_ns)
-        self.latency_ns += ends_ns - max(at_ns for at_ns, _ in told)
+        self._sleep_until(self._ended_ns)
+        self.latency_ns += self._ended_ns - max(at_ns for at_ns, _ in told)
         return [each for _, each in told]
+
+    def instant(self) -> int:
+        """Return an instant that is now on all machines, ns of CLOCK_MONOTONIC; each must call this."""
+        self.exchange(None)
+        return time.monotonic_ns() if self.machines == 1 else self._ended_ns
 
     def _sleep_until(self, instant_ns: int) -> None:
         """Sleep until an instant of CLOCK_MONOTONIC, to the ns: other sleeps of this thread may end 50 us late."""

@@ -335,6 +335,7 @@ class Testbed:
             epoch=epoch,
             fastest_bps=self._fastest_bps if self._has_own_segments else None,
             exchange=self._peers.exchange,
+            instant=self._peers.instant,
         )
 
     @property

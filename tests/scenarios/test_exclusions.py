@@ -204,6 +204,7 @@ PAIRS: list[tuple[Part, Part, str]] = [
             ),
             (PROGRAM, "a program"),
             (READS, "a mode with measured ports"),
+            (COUNTED | {"collective": {"kind": "broadcast"}}, "control.counted with another collective than those of"),
             (TIMED, "conditions.every"),
             (TE | {"run": {"modes": ["base"]}}, "a mode whose flows share links"),
             ({"collective": {"algorithm": "hierarchical"}}, "a mode whose flows share links"),
