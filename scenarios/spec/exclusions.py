@@ -16,7 +16,7 @@ from scenarios.policies.knowledge import ENDS, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import te
 from scenarios.spec.admission import ADMITTING_ROUTING
-from scenarios.spec.faults import KILLED_KINDS, Fault
+from scenarios.spec.faults import CABLE_KINDS, KILLED_KINDS, Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS
 from scenarios.spec.program import HOST_DATE
@@ -245,6 +245,12 @@ _OUTAGES = _has("outages in the trace", "conditions.trace", lambda config: any(o
 _SLOW_AGENT = _fault("a slow agent", lambda config, fault: fault.kind == "agent slow" and not fault.of_program)
 _LINK_LOSS = _fault("a link loss", lambda _, fault: fault.kind == "link loss")
 _PROBING = _mode("a mode that probes", lambda mode: mode.knowledge.kind == PROBED, lambda _: "probes")
+_CUT_AND_DELAYED = _fault(
+    "a link or switch that fails beside control.delay or probes",
+    lambda config, fault: (
+        fault.kind in CABLE_KINDS and (config.control.delay_s is not None or next(iter(_PROBING.found(config)), None))
+    ),
+)
 _REROUTING = _mode("a mode that chooses WAN paths", lambda mode: mode.reroutes, lambda _: "chooses WAN paths")
 _KEEPING = _mode("a mode that keeps WAN paths", lambda mode: mode.keeps_paths, lambda _: "keeps WAN paths")
 _NOT_PERIODIC = _mode(
@@ -419,6 +425,7 @@ TABLE = (
             (_SUDDEN, "what fails in one machine while the others go on"),
             (_PROGRAM, "the hosts of a program in several machines"),
             (_READING, "ports before slower links in another machine, which send what then waits there"),
+            (_CUT_AND_DELAYED, "rules that the switches of one machine have before those of another"),
             (_COUNTED_ONE_WAY, "connections from one machine alone, on whose way the others are waited for"),
             (_TIMED, "packets that wait in another machine when rates change, up to 7 % of a collective"),
             (_SHARING, "shares of links before those that are in another machine, up to 17 % of a job's time"),

@@ -204,6 +204,7 @@ PAIRS: list[tuple[Part, Part, str]] = [
             ),
             (PROGRAM, "a program"),
             (READS, "a mode with measured ports"),
+            (FAULT | {"control": {"delay": "1 ms"}}, "a link or switch that fails beside control.delay or probes"),
             (COUNTED | {"collective": {"kind": "broadcast"}}, "control.counted with another collective than those of"),
             (TIMED, "conditions.every"),
             (TE | {"run": {"modes": ["base"]}}, "a mode whose flows share links"),
