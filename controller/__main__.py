@@ -98,8 +98,10 @@ def _port(text: str) -> int:
 
 
 def _elsewhere(names: str, fabric: Fabric) -> Mapping[str, float]:
-    """Return the switches that have another controller, and after how many seconds they confirm its messages; raises
-    DeclarationError for one that the fabric has not, and for what is no time."""
+    """Return the switches that have another controller, and after how many seconds they confirm its messages.
+
+    Raises DeclarationError for a switch that is not in the fabric, and for a text that is not a time.
+    """
     parts = [name.partition("=") for name in names.split(",") if name]
     known = {switch.name for switch in fabric.switches}
     found = dict[str, float]()

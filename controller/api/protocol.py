@@ -161,7 +161,7 @@ def parse_request(line: bytes, fabric: Fabric, *, token: str | None = None) -> R
 
 def _cables_request(message: Mapping[str, Any], fabric: Fabric) -> CablesRequest:
     _only(message, ("dead",))
-    known = {cable(one.a, one.b): one for one in fabric.cables}
+    known = {cable(one.a, one.b) for one in fabric.cables}
     given = message.get("dead")
     if not isinstance(given, list):
         raise ProtocolError(f'"dead" is {show(given)}; allowed: a list of cables, two nodes each')

@@ -211,7 +211,10 @@ _COUNTED = _is_value("control.counted", value=True)
 _COUNTED_ONE_WAY = _has(
     "control.counted with another collective than those of rings",
     "control.counted",
-    lambda config: config.control.counted and config.collective.kind not in ("allgather", "allreduce", "reducescatter"),
+    lambda config: (
+        config.control.counted
+        and (config.jobs or config.collective.kind not in ("allgather", "allreduce", "reducescatter"))
+    ),
 )
 _CONTROL_DELAY = _is_given("control.delay", lambda config: config.control.delay_s is not None)
 _TE_TIME = _is_given(

@@ -14,8 +14,8 @@ AUTO = 0
 class RunSpec:
     """What is compared (`modes`), with which `baseline` and references (`referees`), how long a best schedule is
     searched for, the seed of all random numbers, and the clock and the rate scale of the emulation, which divides a
-    point's sites among `machines` VMs (AUTO: as many as pay). `captures` is no key: the folder for captures of a run's
-    collectives, None if nothing is captured."""
+    point's sites among `machines` VMs, with AUTO among as many as `scenarios.engines.machines` chooses. `captures` is
+    not a key: it is the folder for captures of a run's collectives, None if nothing is captured."""
 
     modes: tuple[str, ...] = tuple(MODES)
     baseline: tuple[str, ...] = ()

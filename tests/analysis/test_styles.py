@@ -57,7 +57,7 @@ def test_values_and_policies_differ_as_lines_and_as_bars(count: int) -> None:
 
 
 def test_missing_whiskers_are_explained_with_their_panel_if_others_have_them_or_another_reason(tmp_path) -> None:
-    """Of 4 measured collectives there is no interval, of 400 predicted ones there is."""
+    """The measured times are too few for an interval; the predicted ones, of which there are 400, have one."""
     folder = write_run(tmp_path / "run", overrides={"run.modes": ["base", "wan"]}, modelled=400, emulated=4)
     note = plot(folder, "comparison").legends[0].get_title().get_text().replace("\n", " ")
     assert "no whiskers (measured and predicted): too few collectives for an interval" in note
