@@ -47,9 +47,9 @@ class StepsOfRun(NamedTuple):
     computing: float | None = None
 
 
-def steps(results: Sequence[StepsOfRun], title: str) -> Picture:
+def steps(results: Sequence[StepsOfRun], title: str, *, has_ranks: bool = True) -> Picture:
     """Draw the step time of a program against a swept key, a line for each combination of the others, and how much of
-    it is computing.
+    it is computing. Unless it `has_ranks`, it is not known on which rank each step was.
 
     The key is the last one of quantities, or else the last one. No line joins values of the latter.
     """
@@ -91,7 +91,7 @@ def steps(results: Sequence[StepsOfRun], title: str) -> Picture:
             if len(counts) == 1
             else f"{counts[0]:,} to {counts[-1]:,} steps"
         )
-        axes.set_ylabel(f"step time ({unit}), median of\n{of}, on the slowest rank")
+        axes.set_ylabel(f"step time ({unit}), median of\n{of}{', on the slowest rank' if has_ranks else ''}")
         heading(figure, "\n".join(["Step time of a program", title.replace(" us", " µs")]))
         hollow = "Hollow: how much of it is computing, on that rank." if computing else ""
         if others:
@@ -104,7 +104,8 @@ def steps(results: Sequence[StepsOfRun], title: str) -> Picture:
         if one.step_s is not None
     ]
     against = label_of(_stored(x_key, None)[0])
-    caption = f"Time of a program's step on its slowest rank, the median of {of}, against {against}. {hollow}".strip()
+    on_rank = " on its slowest rank" if has_ranks else ""
+    caption = f"Time of a program's step{on_rank}, the median of {of}, against {against}. {hollow}".strip()
     return Picture(name="steps", caption=caption, figure=figure, data=csv_text(rows))
 
 

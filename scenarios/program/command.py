@@ -190,7 +190,8 @@ def _comparison(ran: Sequence[_Ran], points: Sequence[tuple[Scenario, str]]) -> 
     times_s = {place: result["step_s" if has_steps else "run_s"] for place, result in whole}
     if not has_steps:
         return program_answer(settings, times_s, "run's time")
-    return program_answer(settings, times_s, "median step", "each as long as on its slowest rank")
+    are_mixed = any(result["are_steps_mixed"] for _, result in whole)
+    return program_answer(settings, times_s, "median step", "" if are_mixed else "each as long as on its slowest rank")
 
 
 def _compared(ran: Sequence[_Ran], answer: str) -> list[str]:

@@ -170,8 +170,8 @@ class RankFiles:
         return state.f_bavail == 0 or state.f_favail == 0
 
     def computed(self) -> list[Computed | None]:
-        """Return for each rank how long it has computed by `longhaul.compute` or `longhaul-compute`; None for a rank
-        that has not told anything of it."""
+        """Return for each rank how long it has computed by `longhaul.compute` or `longhaul-compute`, and the steps that
+        it reported; None for a rank that has told neither."""
         return [_computed(self._folder / f"shm{rank}" / _COMPUTED) for rank in range(len(self._ranks))]
 
     def prepare(self, rank: int, *, host: int, hidden: str, limit: int, memory_bytes: int | None) -> None:
@@ -319,4 +319,4 @@ def _computed(path: Path) -> Computed | None:
             found = computed(file.read(_MOST_COMPUTED).splitlines())
     except OSError:
         return None
-    return found if found.whole_s else None
+    return found if found.whole_s or found.steps else None

@@ -37,6 +37,7 @@ from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.engines.emulation import memory_bytes as carrying_bytes
 from scenarios.program import collective_results, gpu_accounts, script_steps
+from scenarios.program.computed import Computed, Reported
 from scenarios.program.ranks import FILES, describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
@@ -84,6 +85,7 @@ COMPUTING = (
 
 _MOST_TOLD = 8  # runs whose parts are told
 _BOUND = 0.5  # of the time, above which a program is bound by computing
+_MOST_OF_RUN = 1.01  # of a run's time, above which a rank's steps, one after the other, are those of several processes
 _NOBODY = 65534
 _MOST_MAPPINGS = Path("/proc/sys/vm/max_map_count")
 _LOOK_S = 0.5
@@ -99,6 +101,9 @@ Shows = Callable[[int, str, bytes], None]
 _NUMBER = rb"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
 _STEP = re.compile(rb"^longhaul: step " + _NUMBER + rb"(?: tokens " + _NUMBER + rb")?\s*$", re.MULTILINE)
 """A line by which a program tells how long a step took, in seconds, and its tokens (`longhaul.report`)."""
+
+Told = tuple[int, int, float, float | None]
+"""A step that a rank told: the rank, the step's number from 0 on, its time in s, and its tokens if it told them."""
 
 _LIKE_STEP = re.compile(rb"^longhaul: step\b[^\n]*", re.MULTILINE)
 
@@ -335,9 +340,29 @@ def _environment() -> dict[str, str]:
     return {"PYTHONUSERBASE": f"{home}/.local", **_NO_SPINNING, **LAUNCHERS, **environment, **own}
 
 
-def steps_told(folder: Path, ranks: int) -> Iterator[tuple[int, int, float, float | None]]:
-    """Yield each step that a rank told on stdout: the rank, the step's number from 0 on, its time in s, and its tokens
-    if it told them."""
+def _steps_of(state: RunState, computed: Sequence[Computed]) -> tuple[list[Told], bool]:
+    """Return each step of a run, and whether it is not known on which rank each was.
+
+    Of steps that `longhaul.report` told the host is known, also if a launcher forwards what is printed there to its own
+    rank. They are all if no more were printed. Printed ones that a launcher forwards cannot be told from its rank's own
+    unless they take more time, one after the other, than there was.
+    """
+    reported = [
+        (rank, step.number, round(step.step_s, 9), step.tokens)
+        for rank, one in enumerate(computed)
+        for step in one.steps
+    ]
+    printed = list(steps_told(state.folder, len(computed)))
+    if len(reported) >= len(printed):
+        return reported, False
+    took_s = dict[int, float]()
+    for rank, _, step_s, _ in printed:
+        took_s[rank] = took_s.get(rank, 0.0) + step_s
+    return printed, max(took_s.values()) > _MOST_OF_RUN * _run_ns(state) / 1e9
+
+
+def steps_told(folder: Path, ranks: int) -> Iterator[Told]:
+    """Yield each step that a rank told on stdout."""
     for rank in range(ranks):
         path = folder / OUTPUT / f"{rank}.stdout"
         if path.exists():
@@ -345,7 +370,7 @@ def steps_told(folder: Path, ranks: int) -> Iterator[tuple[int, int, float, floa
                 yield rank, number, float(step_s), float(tokens) if tokens else None
 
 
-def tokens_per_s(told: Sequence[tuple[int, int, float, float | None]]) -> float | None:
+def tokens_per_s(told: Sequence[Told]) -> float | None:
     """Return the tokens of all ranks in all steps by the time of these, each as long as on its slowest rank; None if a
     step lacks its tokens, or took no time."""
     slowest_s = dict[int, float]()
@@ -383,10 +408,11 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
     placed = config.program.roles_of(config.fabric.gpus_per_site)
     over = state.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
-    told = list(steps_told(state.folder, len(placed)))
-    steps = [(rank, step, step_s) for rank, step, step_s, _ in told]
     counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(placed))
-    computed = [one or (None, None) for one in over.get("computed", [None] * len(placed))]
+    computed = [_computed(one) for one in over.get("computed", [None] * len(placed))]
+    has_computed = any(one.whole_s for one in computed)
+    told, are_mixed = _steps_of(state, computed)
+    steps = [(rank, step, step_s) for rank, step, step_s, _ in told]
     return {
         "command": config.program.command,
         "roles": [role.written() for role in config.program.roles],
@@ -398,6 +424,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "step_count": len({step for _, step, _ in steps}),
         "tokens_per_s": tokens_per_s(told),
         "steps": steps,
+        "are_steps_mixed": are_mixed,
         "steps_refused": steps_refused(state.folder, len(placed)),
         "ended_early": why,
         "deadline": state.deadline,
@@ -410,8 +437,8 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
                 "start_s": config.program.all_roles[role].start_s if state.began else None,
                 "end_s": state.ended[rank][1] / 1e9 if rank in state.ended else None,
                 "stopped": rank in state.stopped,
-                "computed_s": computed[rank][0],
-                "computed_of_steps": computed[rank][1],
+                "computed_s": computed[rank].whole_s or None,
+                "computed_of_steps": computed[rank].of_steps if has_computed else None,
                 **counted[rank],
                 "discarded_bytes": sum(discarded.get((rank, name), 0) for name in ("stdout", "stderr")),
                 "last_line": state.last_line(rank),
@@ -452,6 +479,14 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "was_refused_mappings": over.get("was_refused_mappings"),
         "exhausted_memory": over.get("exhausted_memory") or [],
     }
+
+
+def _computed(told: Sequence[Any] | None) -> Computed:
+    """Return what a rank told of its computing, from the VM's record; None if it told nothing."""
+    if told is None:
+        return Computed(0.0, None)
+    whole_s, of_steps, steps = told
+    return Computed(whole_s, of_steps, tuple(Reported(*one) for one in steps))
 
 
 def _run_ns(state: RunState) -> int:
@@ -569,7 +604,7 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     for number, fault in enumerate(config.faults, 1):
         if number not in began and not fault.is_traced:
             yield f"fault[{number}], {fault.what}, did not begin: the program had ended before {fault.at}"
-    yield from _notes_on_steps(result["steps_refused"])
+    yield from _notes_on_steps(result["steps_refused"], are_mixed=result["are_steps_mixed"])
     yield from _notes_on_promises(result["transfers"])
     for capture in result["captures"] or ():
         if capture["lost"]:
@@ -594,14 +629,19 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
         )
 
 
-def _notes_on_steps(refused: tuple[int, str, int] | None) -> Iterator[str]:
-    """Yield a sentence on lines that tell no step, as `steps_refused` returns them."""
+def _notes_on_steps(refused: tuple[int, str, int] | None, *, are_mixed: bool) -> Iterator[str]:
+    """Yield a sentence on lines that tell no step, as `steps_refused` returns them, and on steps of unknown ranks."""
     if refused is not None:
         rank, line, count = refused
         more = f" and {count - 1:,} more such line{'s' * (count > 2)}" if count > 1 else ""
         tell = "tell" if count > 1 else "tells"
         allowed = "longhaul: step SECONDS, or longhaul: step SECONDS tokens NUMBER, both from 0 up"
         yield f"rank {rank} printed {format_value(line)}{more}, which {tell} no step; allowed: {allowed}"
+    if are_mixed:
+        yield (
+            "a rank printed steps of more time than the run's, so they are those of several processes, which a "
+            "launcher forwards: longhaul.report(step=SECONDS) of Python tells on which host each was"
+        )
 
 
 def _notes_on_promises(transfers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -675,7 +715,7 @@ def _computing_of_steps(result: Mapping[str, Any]) -> tuple[int, float] | None:
     took_s = {rank: sum(own) for rank, own in steps_s.items()}
     slowest = max(took_s, key=lambda rank: (round(took_s[rank], 9), shares[rank] is not None, -rank), default=None)
     share = None if slowest is None else shares[slowest]
-    if slowest is None or share is None:
+    if slowest is None or share is None or result["are_steps_mixed"]:
         return None
     computed_s, step_s = share * mean(steps_s[slowest]), median(steps_s[slowest])
     return slowest, min(1.0, computed_s / step_s) if step_s else share
@@ -838,7 +878,8 @@ def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
     computing = [found[1] if (found := _computing_of_steps(one)) else None for one in results]
     of_runs = zip(results, computing, strict=True)
     runs = [StepsOfRun(one["values"], one["step_s"], one["step_count"], share) for one, share in of_runs]
-    steps(runs, title).write(folder / FIGURES)
+    has_ranks = not any(one["are_steps_mixed"] for one in results)
+    steps(runs, title, has_ranks=has_ranks).write(folder / FIGURES)
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

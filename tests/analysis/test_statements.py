@@ -225,7 +225,7 @@ def test_a_sweep_that_ends_early_tells_and_keeps_what_was_measured(
         values = {"conditions.wan_delay_s": (number + 1) / 1e3}
         result = {"configuration": number + 1, "label": points[number][0].label, "values": values, "ranks": [rank]}
         result |= {"links": [], "steps": [], "script_steps": None, "step_s": 0.5 + number, "step_count": 3}
-        result["tokens_per_s"] = None
+        result |= {"tokens_per_s": None, "are_steps_mixed": False}
         return program_command._Ran(result | {"run_s": 7.0 + number}, [], [])
 
     monkeypatch.setattr(program_command, "_run_in", run_in)

@@ -228,3 +228,25 @@ def test_mpirun_starts_ranks_where_slurms_variables_are_set(tmp_path: Path) -> N
     run(tmp_path, "g0: longhaul-as slurm mpirun.openmpi -n 4 ./mine 4096 1", "others: sshd")
     lines = (tmp_path / "run/output/0.stdout").read_text().splitlines()
     assert [float(line.split()[2]) for line in lines if line.startswith("allreduce")] == [0 + 1 + 2 + 3]
+
+
+STEPS = """
+import os, time, longhaul
+for step in range(3):
+    begun = time.monotonic()
+    if os.environ["RANK"] == "0":
+        longhaul.compute(0.03)
+    else:
+        time.sleep(0.1)
+    longhaul.report(step=time.monotonic() - begun)
+"""
+
+
+def test_steps_that_a_launcher_prints_on_one_rank_are_those_of_their_hosts(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(STEPS)
+    found = run(tmp_path, f"g0: srun {PYTHON} mine.py", "others: sshd")
+    assert (tmp_path / "run/output/0.stdout").read_text().count("longhaul: step 0.") == 12
+    told = {(rank, step): step_s for rank, step, step_s in found["steps"]}
+    assert told == pytest.approx({(rank, step): 0.1 if rank else 0.03 for rank in range(4) for step in range(3)}, 0.01)
+    shares = [rank["computed_of_steps"] for rank in found["ranks"]]
+    assert shares == [pytest.approx(1, abs=1e-3), 0, 0, 0] and found["step_s"] == pytest.approx(0.1, rel=0.01)

@@ -36,6 +36,6 @@ def report(step: float, tokens: float | None = None) -> None:
         raise ValueError(f"{step} is not the time of a step; allowed: a number of seconds from 0 up")
     if tokens is not None and not (math.isfinite(tokens) and tokens >= 0):
         raise ValueError(f"{tokens} is not a number of tokens; allowed: a number from 0 up")
-    _tell(f"step {step!r} {time.monotonic()!r} {os.getpid()}")
-    trained = "" if tokens is None else f" tokens {tokens:.15g}"
-    print(f"longhaul: step {step:.9f}{trained}", flush=True)
+    trained = "" if tokens is None else f"{tokens:.15g}"
+    _tell(f"step {step!r} {time.monotonic()!r} {os.getpid()} {trained}".rstrip())
+    print(f"longhaul: step {step:.9f}{trained and f' tokens {trained}'}", flush=True)
