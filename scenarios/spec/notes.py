@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from analysis.statistics.contests import Value
-from scenarios.spec import file_notes, physical_limits
+from scenarios.spec import file_notes, paces, physical_limits
 from scenarios.spec.labels import setting_of
 from scenarios.spec.pieces import CANDIDATES
 from scenarios.spec.scenario import Scenario
@@ -17,12 +17,13 @@ _MOST_NUMBERS = 12  # groups with numbers of their own: any of a dozen algorithm
 
 def notes_on(configs: Sequence[Scenario], *, emulates: bool) -> tuple[str, ...]:
     """Return a sentence for each value that was rounded or chosen, key without effect, assumption of files, loss
-    that is not one of frames, and physical limit that configurations are beyond; raises SpecError without the files.
+    that is not one of frames, repetition that is due too soon, and physical limit that configurations are beyond;
+    raises SpecError without the files.
 
     With `emulates` the emulation will run, and limits beyond which it refuses to are left to it.
     """
     of_files, of_limits = file_notes.notes_on(configs), physical_limits.notes_on(configs, emulates=emulates)
-    return (*of_files, *_chosen_pieces(configs), *_segments_lost(configs), *of_limits)
+    return (*of_files, *_chosen_pieces(configs), *paces.notes_on(configs), *_segments_lost(configs), *of_limits)
 
 
 def _segments_lost(configs: Sequence[Scenario]) -> list[str]:

@@ -27,7 +27,9 @@ from topologies.shaping.rate_scale import FULL_SCALE, RateScale, ScaleError
 CANDIDATES = (1, 2, 4, 8, 16, 32, 64)
 ENOUGH = 0.01
 """The fewest pieces are chosen that are slower than the best number by at most this share of its time."""
-_MOST_TRANSFERS = 20_000  # of a schedule that is tried, which bounds the time of a choice to about a second
+MOST_TRANSFERS = 20_000
+"""Most transfers of a schedule that is tried, which bounds the time of a choice to about a second."""
+
 _LEAST_SCALED_BYTES = 64_000  # of a message at a rate scale: on the wall clock each message costs real time
 
 
@@ -107,7 +109,7 @@ def _chosen(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: Condition
 
     def seconds(pieces: int) -> float:
         _tried.append(pieces)
-        return _seconds(whole(pieces), spec.ring, fabric_spec, conditions)
+        return seconds_at_mean_rates(whole(pieces), spec.ring, fabric_spec, conditions)
 
     _tried.clear()
     try:
@@ -132,7 +134,7 @@ def choose(seconds: Callable[[int], float], *, transfers: int, message_bytes: in
         if pieces * least_bytes > message_bytes:
             may_gain = False
             break
-        if pieces * transfers > _MOST_TRANSFERS:
+        if pieces * transfers > MOST_TRANSFERS:
             break
         times_s[pieces] = seconds(pieces)
         if times_s[pieces // 2] - times_s[pieces] < ENOUGH / 20 * times_s[pieces]:
@@ -143,8 +145,11 @@ def choose(seconds: Callable[[int], float], *, transfers: int, message_bytes: in
     return Choice(found, may_gain and found == max(times_s))
 
 
-def _seconds(workload: Workload, ring: str, fabric_spec: FabricSpec, conditions: ConditionsSpec) -> float:
-    """Predict the time of a workload with ranks in order over the fixed paths of links at their mean rates."""
+def seconds_at_mean_rates(workload: Workload, ring: str, fabric_spec: FabricSpec, conditions: ConditionsSpec) -> float:
+    """Predict the time of a workload in s, with ranks in order over the fixed paths of links at their mean rates.
+
+    Raises NoPathError and SpecError if it is not possible.
+    """
     fabric = build_fabric(replace(fabric_spec, routing="single"))
     shared, mode = links_in_grain(fabric), MODES["base"]
     mean_bps = np.array(sampler(fabric, conditions, seed=1).mean_bps)[None]

@@ -76,6 +76,12 @@ class ConditionsSpec:
         ranges = [self.intra_rate_bps, self.wan_rate_bps, *(one.rate_bps for one in self.links if one.rate_bps)]
         return max(high / max(low, 1) for low, high in ranges)
 
+    @property
+    def begins_every_s(self) -> float:
+        """The time in s from the beginning of a collective to that of the next, of conditions that change by time."""
+        assert self.every_s is not None
+        return self.trace_step_s if self.sampler == "trace" else self.interval_s or self.every_s
+
     def memory(self, completion_s: npt.NDArray[np.float64]) -> float:
         """Return the memory of a link's rate in collectives: its autocorrelation at lag j is about (1 - 1/memory)^j.
 
@@ -87,9 +93,8 @@ class ConditionsSpec:
             rows = 1 / (1 - self.coefficient)
         if self.every_s is None:
             return rows
-        interval_s = self.trace_step_s if self.sampler == "trace" else self.interval_s or self.every_s
         # While a collective runs, the rows with which later collectives begin also come into force.
-        return max(1.0, (rows * self.every_s + float(completion_s.mean())) / interval_s)
+        return max(1.0, (rows * self.every_s + float(completion_s.mean())) / self.begins_every_s)
 
 
 class Sampler(Protocol):
@@ -120,8 +125,7 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
         drawn = loaded(drawn, spec.load, fabric.spec.wan, fabric.spec.sites, links=names, every_s=spec.every_s)
     if spec.every_s is None:
         return drawn
-    interval_s = spec.trace_step_s if spec.sampler == "trace" else spec.interval_s or spec.every_s
-    every_ns, interval_ns = round(spec.every_s * 1e9), round(interval_s * 1e9)
+    every_ns, interval_ns = round(spec.every_s * 1e9), round(spec.begins_every_s * 1e9)
     return Timed(source=drawn, every_ns=every_ns, interval_ns=interval_ns)
 
 

@@ -1,0 +1,36 @@
+"""Notes on collectives that are due more often than they can end."""
+
+import pytest
+
+from scenarios.spec.notes import notes_on
+from tests.fakes.commands import scenario
+
+SLOW = {"conditions.wan_rate": "1 Gbit/s", "conditions.wan_delay": "5 ms", "conditions.intra_delay": "1 us"}
+TAKES_MS = 5 + 8  # 1 MB at 1 Gbit/s, and the delay
+
+
+def told(**values: object) -> list[str]:
+    configs = scenario(**SLOW, fabric__gpus=4, run__modes=["base"], **values).configurations()
+    return [note for note in notes_on(configs, emulates=False) if " every " in f" {note}"]
+
+
+@pytest.mark.parametrize(("every", "is_told"), [("12.9 ms", True), ("13.1 ms", False)])
+def test_a_job_that_is_due_before_it_can_end_is_told_once(every: str, is_told: bool) -> None:
+    """Alone it would take 13 ms; its class and the other job change nothing of that."""
+    job = {"name": "infer", "kind": "allgather", "chunk": "1 MB", "ranks": [0, 2], "count": 5, "every": every}
+    other = {"name": "train", "kind": "allreduce", "size": "40 MB", "count": 2}
+    both = [{**job, "class": "gold"}, other]
+    found = told(**{"sweep.job": [[job], both, [other]], "class": [{"name": "gold", "priority": 0}]})
+    said = f"job infer: one AllGather is due every {every}, but takes about {TAKES_MS} ms (model"
+    assert [note.startswith(said) for note in found] == [True] * is_told
+    assert told(job=[{**job, "count": 1}]) == []
+
+
+@pytest.mark.parametrize(("interval", "is_told"), [("12.9 ms", True), ("13.1 ms", False)])
+def test_collectives_that_begin_before_the_one_before_has_ended_are_told(interval: str, is_told: bool) -> None:
+    """Conditions may change while a collective runs; only the next collective is not to begin meanwhile, unsaid."""
+    job = {"name": "only", "kind": "allgather", "chunk": "1 MB", "ranks": [0, 2]}
+    keys = {"conditions.every": "1 ms", "conditions.interval": interval, "job": [job]}
+    (found,) = told(**keys) or [""]
+    assert found.startswith(f"every {interval} a collective begins that takes about {TAKES_MS} ms") == is_told
+    assert is_told or not found
