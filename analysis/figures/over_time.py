@@ -42,7 +42,7 @@ from topologies.conditions.clock import in_utc
 from topologies.conditions.sampler import sampler, trace_of
 from topologies.conditions.timed import Timed
 from topologies.conditions.trace import Trace
-from topologies.errors import ConditionsError, list_first
+from topologies.errors import ConditionsError, list_all, list_first
 from topologies.fabric.fabric import LogicalLink
 from topologies.fabric.link_names import in_short
 from topologies.fabric.ports import links_in_grain
@@ -73,15 +73,15 @@ Shown = Sequence[tuple[PointRows, npt.NDArray[np.bool_]]]
 class Span:
     """A fault in force, from its beginning to its end, both on the axis of collectives.
 
-    It ended earlier, at `first_over`, in some modes; None if not. `why` says in which, and for what reason. `links` are
-    down meanwhile.
+    It ended earlier in some modes, at each of `overs`. `why` says in which, and for what reason. `links` are down
+    meanwhile.
     """
 
     what: str
     begin: float
     end: float
     links: tuple[int, ...] = ()
-    first_over: float | None = None
+    overs: tuple[float, ...] = ()
     why: str = ""
 
 
@@ -124,8 +124,8 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
                 if span.begin < window[1] and span.end > window[0]:
                     ends = max(span.begin, window[0] - before), min(span.end, window[1] - before)
                     axes.axvspan(*ends, facecolor="#EEEEEE", edgecolor=FAINT, hatch="////", linewidth=0.4, zorder=0)
-                    if span.first_over is not None:
-                        axes.axvline(span.first_over, color=FAINT, linestyle="--", linewidth=0.8)
+                    for over in span.overs:
+                        axes.axvline(over, color=FAINT, linestyle="--", linewidth=0.8)
         grid[-1, 0].set_xlabel(collective_axis(configuration))
         # Where a collective begins at its number, the first one's marker needs room on the left.
         room = 0.0 if before else _MARKER * (window[1] - window[0])
@@ -139,8 +139,9 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
             *_notes(configuration, here, window, are_down=are_down, is_within=is_within),
             *_costs(run, configuration),
         ]
-        over = {span.why: span.first_over for span in faults if span.first_over is not None}
-        notes += [why for why, at in over.items() if window[0] - before <= at <= window[1] - before]
+        notes += dict.fromkeys(
+            span.why for span in faults if any(window[0] - before <= at <= window[1] - before for at in span.overs)
+        )
         notes += _hidden(_wan_links(configuration), names, used)
         patches = [_FAULT] * bool(faults) + [Patch(label="no reading: the previous rate", **_GAP)] * any(gaps)
         legend(figure, [*_handles(shown), *patches], "\n".join(notes))
@@ -282,23 +283,37 @@ def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows])
         share = min(1.0, fault.after_s / lasts_s) if fault.after_s and lasts_s else 0.0
         about: dict[str, Any] = {"what": fault.what, "begin": fault.first - before + share, "end": max(ends) - before}
         about["links"] = links_of_fault(configuration.fabric, fault)
-        if min(ends) == max(ends):
-            yield Span(**about)
-            continue
-        modes = {point.mode: end for end, point in zip(ends, where, strict=True)}
-        first = sorted((mode for mode, end in modes.items() if end == min(ends)), key=place_of)
-        why = _why_over(fault, first, has_lost=_has_lost(run, configuration, first))
-        yield Span(**about, first_over=min(ends) - before, why=why)
+        within: dict[float, dict[str, float]] = {}
+        for end, point in sorted(zip(ends, where, strict=True), key=lambda one: (one[0], place_of(one[1].mode))):
+            within.setdefault(_last_hit(end), {})[point.mode] = end
+        *early, _ = within.values()
+        if early:
+            has_lost = _has_lost(run, configuration, [mode for group in early for mode in group])
+            about["overs"] = tuple(min(group.values()) - before for group in early)
+            about["why"] = _why_over(fault, {number: [*modes] for number, modes in within.items()}, has_lost=has_lost)
+        yield Span(**about)
 
 
-def _why_over(fault: DeclaredFault, modes: Sequence[str], *, has_lost: bool) -> str:
-    """Return why a fault was over in these modes before it was in others: a count of collectives ends earlier by
-    every attempt that is lost, a time by everything that takes longer."""
-    said = f"Dashed: where the fault {fault.what} was over in {' and '.join(modes)}"
+def _last_hit(end: float) -> float:
+    """Return the last collective that a fault hits which is over at this place; infinite if it is not over."""
+    return math.ceil(end) - 1 if math.isfinite(end) else end
+
+
+def _why_over(fault: DeclaredFault, modes: Mapping[float, Sequence[str]], *, has_lost: bool) -> str:
+    """Return where a fault was over in each of these modes, which are given by the last collective that it hit, and
+    why not everywhere at once: a count of collectives ends earlier by every attempt that is lost, a time by everything
+    that takes longer."""
+    ends = [
+        f"{list_all(sorted(names, key=place_of))} "
+        + (f"after collective {number:,}" if math.isfinite(number) else "not until the end")
+        for number, names in modes.items()
+    ]
+    said = f"The fault {fault.what} was over in {', in '.join(ends)} (dashed: where earlier than in all)"
     if fault.lasts_s is None:
-        return f"{said}: every attempt that was lost there counts as a collective."
-    failed = ", failed attempts included" if has_lost else ""
-    return f"{said}: its {format_delay(fault.lasts_s)} count while collectives run, and there they took longer{failed}."
+        return f"{said}: every attempt that was lost counts as a collective."
+    failed = ", failed attempts included," if has_lost else ""
+    lasts = format_delay(fault.lasts_s)
+    return f"{said}: its {lasts} count while collectives run{failed} and end early where these take long."
 
 
 def _has_lost(run: Run, configuration: Configuration, modes: Sequence[str]) -> bool:

@@ -413,8 +413,9 @@ def test_every_lost_attempt_makes_a_fault_shorter_by_a_collective(testbeds):
         pq.write_table(pa.Table.from_pylist(table, SCHEMAS["faults"]), "out/faults.parquet")
         times, _, _, notes = picture_of()
         assert spans_of(times) == (pytest.approx(spans), dashed)
-        lost_there = "was over in base: every attempt that was lost there counts as a collective."
-        assert (lost_there in notes) == bool(dashed) == ("Dashed" in notes)
+        where = "was over in base after collective 3, in joint after collective 5 (dashed: where earlier than in all)"
+        lost_there = f"{where}: every attempt that was lost counts as a collective."
+        assert (lost_there in " ".join(notes.split())) == bool(dashed) == ("dashed" in notes)
 
 
 @pytest.mark.parametrize("failed", [0, 1])
@@ -437,11 +438,36 @@ def test_a_fault_of_a_given_time_is_over_earlier_where_collectives_take_longer(t
     times, _, _, notes = picture_of()
     (_, end), dashed = spans_of(times)
     assert (end, *dashed) == pytest.approx((6 - 0.5 + 0.1, 3 - 0.5 + 31 / 200))
-    reason = "its 30 ms count while collectives run, and there they took longer"
-    included = ", failed attempts included" if failed else ""
-    said = f"Dashed: where the fault link s0b0-s1b0 down was over in base: {reason}{included}."
+    included = ", failed attempts included," if failed else ""
+    where = "was over in base after collective 3, in joint after collective 6 (dashed: where earlier than in all)"
+    said = f"The fault link s0b0-s1b0 down {where}: its 30 ms count while collectives run{included} and end early where"
     assert said in " ".join(notes.split())
     assert "lost" not in notes
+
+
+def test_each_mode_is_named_where_a_fault_of_a_given_time_was_over_in_it(testbeds):
+    """25 ms from the beginning of collective 3: wan and base have had them in 13 and 12 ms steps, joint in 5 ms, and
+    ccl in 9 ms."""
+    testbeds(FakeTestbeds())
+    fault = 'fault=[{at="collective 3",what="link s0b0-s1b0 down",for="25 ms"}]'
+    run("--engine", "emulation", "--modes", "wan,base,joint,ccl", "--collectives", 10, "--set", fault, "--out", "out",
+        "--no-report")  # fmt: skip
+    stored = pq.read_table("out/collectives.parquet")
+    took_s = {"base": 0.012, "wan": 0.013, "joint": 0.005, "ccl": 0.009}
+    taken = [took_s[row["mode"]] for row in stored.to_pylist()]
+    at = stored.schema.get_field_index("completion_s")
+    pq.write_table(stored.set_column(at, stored.schema.field(at), pa.array(taken)), "out/collectives.parquet")
+    about = {"engine": "emulation", "setting": 0, "number": 1, "at_collective": 3, "what": "link s0b0-s1b0 down"}
+    about |= {"detected_s": 0.0, "recovered_s": 0.0, "cost_s": 0.1, "cost_collectives": 0, "bytes_again": 9}
+    untils = {"base": 6, "wan": 5, "joint": 8, "ccl": 6}  # 25 ms are 2.08, 1.92, 5 and 2.78 collectives
+    rows = [about | {"mode": mode, "until": until, "outcome": "recovered", "collectives_lost": 0}
+            for mode, until in untils.items()]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["faults"]), "out/faults.parquet")
+    times, _, _, notes = picture_of()
+    (_, end), dashed = spans_of(times)
+    assert (end, dashed) == (pytest.approx(8 - 0.5), pytest.approx([3 - 0.5 + 25 / 13, 3 - 0.5 + 25 / 12]))
+    ends = "wan after collective 4, in base and ccl after collective 5, in joint after collective 7 (dashed"
+    assert f"The fault link s0b0-s1b0 down was over in {ends}" in " ".join(notes.split())
 
 
 def test_a_predicted_fault_that_cuts_gpus_off_is_over_once_attempts_have_failed():
