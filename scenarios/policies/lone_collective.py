@@ -32,7 +32,10 @@ def seconds_alone(
     alpha_s, beta_s = chooser.flows(placement[None], path[None], shared.slowest_bps(shared_bps[None]))
     places = placement if gpus is None else np.array(gpus)[placement]
     src, dst = (places[list(ends)] for ends in workload.schedule.ends)
-    links = shared.of(src, dst, path)
+    sends = np.flatnonzero(src != dst)  # a computation begins and ends at the same place
+    of_sends = shared.of(src[sends], dst[sends], path[sends])
+    links = np.full((src.size, of_sends.shape[-1]), -1, of_sends.dtype)
+    links[sends] = of_sends
     by_flow = np.unique(np.arange(len(links))[:, None] * (len(shared.all) + 1) + links[:, :] + 1)
     users = np.bincount(by_flow % (len(shared.all) + 1), minlength=len(shared.all) + 1)
     network: Unshared | Shared = Unshared(alpha_s, beta_s)

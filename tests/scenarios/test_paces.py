@@ -34,3 +34,13 @@ def test_collectives_that_begin_before_the_one_before_has_ended_are_told(interva
     (found,) = told(**keys) or [""]
     assert found.startswith(f"every {interval} a collective begins that takes about {TAKES_MS} ms") == is_told
     assert is_told or not found
+
+
+@pytest.mark.parametrize("every", ["119 ms", "10 s"])
+def test_training_that_is_due_before_its_computing_ends_is_told(every: str) -> None:
+    """Four micro-batches of 30 ms at each GPU take 120 ms, and a pipeline is not shorter."""
+    keys = {"training.micro_batches": 4, "training.forward": "10 ms", "training.backward": "20 ms"}
+    found = told(**keys, job=[{"name": "train", "kind": "training", "count": 2, "every": every}])
+    assert [float(note.split(" about ")[1].split(" ms")[0].replace(",", "")) > 120 for note in found] == (
+        [True] if every == "119 ms" else []
+    )

@@ -199,8 +199,9 @@ def test_a_slow_start_says_which_of_how_many_pieces_are_chosen(monkeypatch):
 
 
 def test_the_line_of_a_slow_start_moves_while_one_number_is_chosen(monkeypatch):
-    seen, plain = [], choices._seconds
-    monkeypatch.setattr(choices, "_seconds", lambda *given: seen.append(command._reading()) or plain(*given))
+    seen, name = [], "seconds_at_mean_rates"
+    plain = getattr(choices, name)
+    monkeypatch.setattr(choices, name, lambda *given: seen.append(command._reading()) or plain(*given))
     choices._chosen.cache_clear()
     scenario_of('[collective]\nkind = "broadcast"\nsize = "9 MB"\n').configurations()
     assert len(seen) > 2 and [line.rpartition(", ")[2] for line in seen] == [f"try {at + 1}" for at in range(len(seen))]
