@@ -102,6 +102,10 @@ class Verdict:
         return (self.best, *self.equal, *self.tied, *self.unsure)
 
 
+_Names = Callable[[Verdict], Sequence[str]]
+"""Takes the outcome of a contest, and returns some of its alternatives."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
     """The times of the alternatives of a contest, by name, and the engine that they come from.
@@ -371,25 +375,37 @@ def _of_run(run: "_Line", line: "_Line") -> str:
     group, words, where = [one for _, one in run], [at for at, _ in run], _where_along(run, line)
     if all(one.next is None for one in group):
         return f"{_winner(group, where)}"
-    doubts: dict[tuple[str, ...], list[str]] = {}
-    for at, one in run:
-        if names := _open(one):
-            doubts.setdefault(names, []).append(at)
-    some = sum(map(len, doubts.values()))
     best = list_all([group[0].best, *dict.fromkeys(name for one in group for name in one.equal)])
-    verb = ("are" if best != group[0].best else "is") + " fastest" if some < len(run) else "has the lowest mean"
-    told = [
-        f"from {list_all(names)}{_at_some(at, words) if len(at) < len(run) else ''}" for names, at in doubts.items()
-    ]
-    doubt = f", but cannot be told {', and '.join(told)}" if told else ""
+    is_open = all(map(_open, group))
+    verb = "has the lowest mean" if is_open else ("are" if best != group[0].best else "is") + " fastest"
+    tied, untested = (
+        _places_in([(at, names_of(one)) for at, one in run], words) for names_of in (lambda one: one.tied, _untested)
+    )
+    doubt = _doubt(tied, untested, _why_untested(group, _untested))
     if longer := _longer(group):
         return f"{best} {verb}{where}{_doubt_and_longer(group, doubt, longer)}"
     return f"{best} {verb}{where}{_margin_along(group)}{doubt}"
 
 
 def _open(one: Verdict) -> tuple[str, ...]:
-    """Return what the best of a contest cannot be told from."""
-    return tuple(dict.fromkeys((*one.tied, *_doubtful(one), *(name for name in one.unsure if name == one.next))))
+    """Return what the best of a contest cannot be told from, or was not tested against."""
+    return (*one.tied, *_untested(one))
+
+
+def _untested(one: Verdict) -> tuple[str, ...]:
+    """Return the next one of a contest if its difference from the best has no interval."""
+    return tuple(name for name in one.unsure if name == one.next)
+
+
+def _places_in(names_at: Sequence[tuple[str, Sequence[str]]], words: Sequence[str]) -> list[str]:
+    """Return names with the places in a line where they were found, given those found at each place of a part of it."""
+    places: dict[tuple[str, ...], list[str]] = {}
+    for at, names in names_at:
+        if names:
+            places.setdefault(tuple(names), []).append(at)
+    return [
+        f"{list_all(names)}{_at_some(at, words) if len(at) < len(names_at) else ''}" for names, at in places.items()
+    ]
 
 
 def _at_some(some: Sequence[str], words: Sequence[str]) -> str:
@@ -434,9 +450,11 @@ def _best_of_runs(runs: Sequence["_Line"], line: "_Line") -> str:
     ]
     if not unsure:
         return f"{list_all(names)} {'are' if any(one.equal for one in verdicts) else 'is'} fastest"
-    doubt = "nowhere told from all others"
+    is_tested = any(one.tied for one in verdicts)
+    doubt = f"nowhere {'told from' if is_tested else 'tested against'} all others"
     if len(unsure) < len(line):
-        doubt = f"not told from all others{_at_some(unsure, [at for at, _ in line])}"
+        others = f"all others{_at_some(unsure, [at for at, _ in line])}"
+        doubt = f"not {'told from' if is_tested else 'tested against'} {others}"
     return f"{list_all(names)} {'has' if len(names) == 1 else 'have'} the lowest mean, {doubt}"
 
 
@@ -714,28 +732,39 @@ def _only_here(group: Sequence[Verdict]) -> str:
 
 
 def _doubts(group: Sequence[Verdict]) -> str:
-    """Return what the best cannot be told from: alternatives that are tied with it, and the next one if its difference
-    has no interval. The baseline is left out if the margin has told so already."""
-    doubtful = [(one, name) for one in group for name in _doubtful(one)]
-    if not doubtful:
-        return ""
-    names = list(dict.fromkeys(name for _, name in doubtful))
-    told = []
-    for alike, at in _by_contests(group, _doubtful):
-        words = [f"{name}{_at_gain(group[0], name) if len(group) == 1 else ''}" for name in alike]
-        told.append(f"{list_all(words)}{_where(at, len(group))}")
+    """Return what the best cannot be told from: alternatives that are tied with it; and that it was not tested against
+    the next one, if its difference has no interval. The baseline is left out if the margin has told so already."""
+    tied, untested = (
+        [
+            f"{list_all([f'{name}{_at_gain(group[0], name)}' if len(group) == 1 else name for name in alike])}"
+            f"{_where(at, len(group))}"
+            for alike, at in _by_contests(group, names_of)
+        ]
+        for names_of in (lambda one: one.tied, _doubtful)
+    )
+    names = [name for one in group for name in (*one.tied, *_doubtful(one))]
     if len(group) == 1 and group[0].below is None and names == [group[0].next] and not _longer(group):
-        told = ["it"]
-    # Where the margin has no interval, it has said why.
-    has_margin = all(one.below is not None and not one.below.why for one, _ in doubtful)
-    whys = dict.fromkeys(one.unsure[name] for one, name in doubtful if has_margin and name in one.unsure)
-    reason = f" ({'; '.join(whys)})" if whys else ""
-    return f", but cannot be told from {', and from '.join(told)}{reason}"
+        tied, untested = ["it"] * bool(tied), ["it"] * bool(untested)
+    return _doubt(tied, untested, _why_untested(group, _doubtful))
 
 
-def _by_contests(
-    group: Sequence[Verdict], names_of: Callable[[Verdict], Sequence[str]]
-) -> list[tuple[list[str], list[Verdict]]]:
+def _doubt(tied: Sequence[str], untested: Sequence[str], why: str) -> str:
+    """Return what the best cannot be told from, and what it was not tested against, which says nothing of them."""
+    told = [f"cannot be told from {', and from '.join(tied)}"] * bool(tied)
+    told += [f"not tested against {', and against '.join(untested)}{why}"] * bool(untested)
+    return f", but {', and '.join(told)}" if told else ""
+
+
+def _why_untested(group: Sequence[Verdict], names_of: _Names) -> str:
+    """Return in brackets why differences have no interval, and what would help, unless the margin, which then has none
+    either, has said so."""
+    told = [(one, name) for one in group for name in names_of(one)]
+    has_margin = all(one.below is not None and not one.below.why for one, _ in told)
+    whys = dict.fromkeys(why_none([one.over_others[name]]) for one, name in told if has_margin)
+    return f" ({'; '.join(whys)})" if whys else ""
+
+
+def _by_contests(group: Sequence[Verdict], names_of: _Names) -> list[tuple[list[str], list[Verdict]]]:
     """Return the names that these contests have, those of the same contests together, with these contests."""
     alike: dict[tuple[int, ...], list[str]] = {}
     for name in _all(group, names_of):
@@ -744,9 +773,9 @@ def _by_contests(
 
 
 def _doubtful(verdict: Verdict) -> tuple[str, ...]:
-    """Return what is tied with the best, and the next if it has no interval and is not what the margin compares."""
+    """Return the next one if it has no interval and is not what the margin compares."""
     is_told = verdict.below is None or verdict.next == verdict.contest.baseline
-    return (*verdict.tied, *(name for name in verdict.unsure if name == verdict.next and not is_told))
+    return () if is_told else _untested(verdict)
 
 
 def _at_gain(verdict: Verdict, name: str) -> str:
@@ -761,7 +790,7 @@ def _is_open(group: Sequence[Verdict]) -> bool:
     return any(one.tied or one.unsure for one in group)
 
 
-def _all(group: Sequence[Verdict], names: Callable[[Verdict], Sequence[str]]) -> list[str]:
+def _all(group: Sequence[Verdict], names: _Names) -> list[str]:
     return list(dict.fromkeys(name for one in group for name in names(one)))
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from analysis.statistics.intervals import ALL_SAME, FEW, MIN_COLLECTIVES, SAME_TIME, Interval, Numbers
+from analysis.statistics.intervals import ALL_SAME, FEW, FEW_BLOCKS, MIN_COLLECTIVES, SAME_TIME, Interval, Numbers
 from analysis.statistics.jobs_in_words import COLLECTIVE_NAMES
 from topologies.errors import list_all
 from topologies.units import plural
@@ -57,10 +57,17 @@ def at_words(values: str) -> str:
     return values if values.startswith("without ") and ", " not in values else f"at {quoted(values)}"
 
 
+_HELP = {
+    FEW: f"{MIN_COLLECTIVES} or more",
+    FEW_BLOCKS: "more seeds of drawn rates, or more collectives of a trace, have more",
+}
+"""What would help where there is no interval, if that is not the reason itself."""
+
+
 def why_none(gains: Sequence[Interval]) -> str:
-    """Return why the first of these has no interval."""
+    """Return why the first of these has no interval, and what would help."""
     why = gains[0].why
-    return f"{why}: {MIN_COLLECTIVES} or more" if why == FEW else why
+    return f"{why}: {_HELP[why]}" if why in _HELP else why
 
 
 def interval_words(interval: Interval, scale: float, unit: str, word: str = "") -> str:
