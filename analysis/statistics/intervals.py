@@ -64,6 +64,7 @@ ALL_SAME = "the same time in each of these collectives"
 HEAVY = "too few collectives for an interval, as the slowest conditions are rare"
 FEW_DRAWS = f"too few seeds for an interval: {MIN_BLOCKS} or more"
 ONE_DRAW = "no interval, as all rounds have the same draw of background traffic, and other draws would differ"
+UNDRAWN = "no interval, as nothing is drawn at random, and the collectives differ by less than 0.1 %"
 SETTLED = "no interval, as only the first collectives differ and are no sample of later ones"
 """Why there is no interval."""
 
@@ -76,6 +77,7 @@ _SKEWNESS = 0.2  # that such conditions may have without that number, as skewnes
 _ROUNDING = 1e-12
 SAME_TIME = 1e-9
 """Smaller differences, as shares of a time, are rounding errors of sums."""
+_NEARLY_THE_SAME = 1e-3  # of a time, by which exact times may differ that more of them would tell no more of
 _SETTLED_TIME = 1e-6  # smaller differences between settled times, as shares of them, are those of an emulation
 _A_REPETITION = 1 << 40  # which is added to the numbers of the collectives of a further seed
 
@@ -500,6 +502,8 @@ def _ratio(blocks: _Blocks, numerator: _Values, denominator: _Values, confidence
     largest = float(np.abs(numerators).max())
     is_exact = blocks.exact and np.ptp(residuals) <= SAME_TIME * largest
     why = "" if is_exact else _why_none(blocks, residuals) or _why_settled(residuals, largest)
+    if why == FEW and blocks.exact and np.ptp(residuals) < _NEARLY_THE_SAME * largest:
+        why = UNDRAWN
     if why:
         return Interval(value=value, low=math.nan, high=math.nan, why=why, blocks=blocks.number)
     residual = above - value * below

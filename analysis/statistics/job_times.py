@@ -37,6 +37,7 @@ from analysis.statistics.number_words import (
     collective_name,
     counted,
     is_noticeable,
+    is_zero,
     longer_words,
     milliseconds,
     percent,
@@ -349,7 +350,7 @@ def _rest(others: Sequence[_Job]) -> list[str]:
     what = f"the {len(others)} other jobs take"
     if longest == -math.inf:
         return [f"{what} at most {milliseconds(max(job.most_s for job in others))} ms"]
-    return [f"{what} at most {percent(longest)} % longer" if longest > ROUNDING else f"{what} no longer"]
+    return [f"{what} {_at_most(longest)}" if longest > ROUNDING else f"{what} no longer"]
 
 
 def _in_a_clause(job: _Job) -> str:
@@ -362,7 +363,12 @@ def _in_a_clause(job: _Job) -> str:
     if job.longest <= ROUNDING:
         return f"{told}, nowhere longer" if len(times) > 1 else told
     where = next(_where(job.name, one, job.rounds) for one, most in job.by_rounds if most == job.longest)
-    return f"{told}, at most {percent(job.longest)} % longer,{where}"
+    return f"{told}, {_at_most(job.longest)},{where}"
+
+
+def _at_most(longer: float) -> str:
+    """Return by how much longer something takes at most, as a share."""
+    return "less than 0.1 % longer" if is_zero(percent(longer)) else f"at most {percent(longer)} % longer"
 
 
 def _number(words: str) -> float:

@@ -104,12 +104,20 @@ def longer_words(gain: Interval) -> str:
     if abs(gain.value) <= ROUNDING:
         is_same = gain.why == ALL_SAME or (not gain.why and not has_interval(gain))
         return "as long" if is_same else f"as long on average{interval_words(gain, 100, ' %')}"
-    if not is_noticeable(gain):
-        return f"less than 0.1 % {'less' if gain.value > 0 else 'longer'}"
+    if is_zero(percent_of(gain)):
+        if has_interval(gain):
+            return f"as long on average{interval_words(gain, 100, ' %')}"
+        alike = "" if gain.why else interval_words(gain, 100, " %")
+        return f"less than 0.1 % {'less' if gain.value > 0 else 'longer'}{alike}"
     if gain.value > 0:
         return f"{percent_of(gain)} % less{'' if gain.why else interval_words(gain, 100, ' %')}"
     longer = Interval(value=-gain.value, low=-gain.high, high=-gain.low, why=gain.why)
     return f"{percent_of(longer)} % longer{'' if gain.why else interval_words(longer, 100, ' %')}"
+
+
+def is_zero(number: str) -> bool:
+    """Return whether a number in text is zero, with all of its decimals."""
+    return not number.strip("-0.,")
 
 
 def decimals(interval: Interval, scale: float, digits: int) -> int:
@@ -143,7 +151,7 @@ def bracketed(interval: Interval, scale: float, digits: int) -> str:
 def fixed(number: float, digits: int) -> str:
     """Return a number with this many decimals, without a sign if it is rounded to zero."""
     text = f"{number:,.{digits}f}"
-    return text.removeprefix("-") if not text.strip("-0.,") else text
+    return text.removeprefix("-") if is_zero(text) else text
 
 
 def percent(share: float) -> str:

@@ -44,6 +44,21 @@ def test_a_printed_gain_is_within_its_printed_interval(value):
     assert is_within(share(interval)) and is_within(longer_words(interval))
 
 
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((2e-5, 2e-5, 2e-5), "less than 0.1 % less (the same in every collective)"),
+        ((-2e-5, -2e-5, -2e-5), "less than 0.1 % longer (the same in every collective)"),
+        ((4e-5, -3e-2, 3e-2), "as long on average (95 % interval -3.0 to 3.0 %)"),
+        ((-2e-5, -2.6e-5, -1.4e-5), "0.002 % longer (95 % interval 0.001 to 0.003 %)"),
+        ((5e-4, 5e-4, 5e-4), "0.1 % less (the same in every collective)"),
+    ],
+)
+def test_no_zero_is_less_or_longer(ends, words):
+    value, low, high = ends
+    assert longer_words(Interval(value=value, low=low, high=high)) == words
+
+
 def test_the_sentence_on_a_single_point_has_the_mean_and_its_interval_alike():
     (config,) = scenario_of('[run]\nmodes = ["base"]\n').configurations()
     times_s = 0.3030704 + 4e-7 * np.random.default_rng(1).random(2000)

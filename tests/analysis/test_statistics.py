@@ -19,6 +19,7 @@ from analysis.statistics.intervals import (
     HEAVY,
     MIN_COLLECTIVES,
     SETTLED,
+    UNDRAWN,
     Series,
     ascending,
     gain,
@@ -141,6 +142,9 @@ def test_exact_times_that_are_alike_need_no_interval_and_others_do() -> None:
         assert (found.low, found.value, found.high, found.why) == (pytest.approx(0.3),) * 3 + ("",)
         assert summarise(fast.rows(np.array(some))).mean_s.low == pytest.approx(0.7)
     assert gain(slow, replace(fast, exact=False)).why == FEW
+    near = replace(fast, completion_s=np.array([0.7, 0.70004]))  # as of packets of two flows
+    assert summarise(near).mean_s.why == gain(slow, near).why == UNDRAWN
+    assert gain(slow, replace(near, exact=False)).why == FEW
     hit = replace(fast, completion_s=np.array([0.7, 3.0]))  # a fault's collective is not like the others
     assert summarise(hit).mean_s.why == gain(slow, hit).why == FEW
     assert summarise(pooled({0: slow, 1: replace(slow, exact=False)})).mean_s.why == FEW
