@@ -34,6 +34,7 @@ MAX_BYTES = 64 * 1024
 
 _KNOWN = (*KEYS, *(f"sweep.{key}" for key in SWEPT))
 _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "sweep")
+_OF_TABLES = ("program", "job", "class", "policy", "fault")  # lists of tables; [program] may be one table
 
 
 _ONLY_OPTIONS = ("jobs", "engine", "out", "dask", "json", "exec", "resume")  # of run.py, and no keys
@@ -534,17 +535,31 @@ def _unknown_key(key: str, value: object = None) -> str:
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
     if table not in _TABLES:
         tables = ", ".join(f"[{one}]" for one in _TABLES)
-        allowed = f"name, {tables}, [[program]], [[job]], [[class]], [[policy]], [[fault]]"
-        nearest = _nearest_key(key, "") or did_you_mean(table, (*_TABLES, "fault", "job", "class", "policy"))
-        return f"unknown table or key, allowed: {allowed}{nearest}"
+        lists = ", ".join(f"[[{one}]]" for one in _OF_TABLES)
+        nearest = _nearest_table(key, value) or _nearest_key(key, "") or did_you_mean(table, (*_TABLES, *_OF_TABLES))
+        return f"unknown table or key, allowed: name, {tables}, {lists}{nearest}"
     if not name:
-        if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        if value == [] or _are_tables(value):
             return f"is a list of tables; allowed: one table, [{table}]"
         return f"is a table and not a key; allowed: a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":
         fixed = [one for one in KEYS if one not in SWEPT]
         return f"cannot be swept; allowed: every key but {', '.join(fixed)}" if name in fixed else _unknown_key(name)
     return f"unknown key of [{table}], allowed: {', '.join(inside)}{_nearest_key(name, table)}"
+
+
+def _nearest_table(name: str, value: object) -> str:
+    """Return a hint at the table, or the list of tables, whose name is nearly that of a table of a file, which is no
+    key; "" without any."""
+    if not (isinstance(value, dict) or _are_tables(value)) or len(name) > _MAX_TYPED:
+        return ""
+    forms = {one: f"[{one}]" for one in _TABLES} | {one: f"[[{one}]]" for one in _OF_TABLES if one not in _TABLES}
+    close = get_close_matches(name.casefold(), forms, n=1, cutoff=0.75)
+    return f" (did you mean {forms[close[0]]}?)" if close else ""
+
+
+def _are_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
 
 
 def _nearest_key(name: str, table: str) -> str:

@@ -189,7 +189,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
 @pytest.mark.parametrize(
     ("text", "place", "says"),
     [
-        ("[fabrik]\ngpus = 8", "fabrik", "did you mean fabric?"),
+        ("[fabrik]\ngpus = 8", "fabrik", "did you mean [fabric]?"),
         ("fabric = 8", "fabric", "fabric.gpus"),
         ("[fabric]\ngpu = 8", "fabric.gpu", "unknown key of [fabric]"),
         ("[fabric]\ngpus = true", "fabric.gpus", "true is a boolean"),
