@@ -6,6 +6,7 @@ from dataclasses import replace
 from analysis.statistics.shared_link_notes import by_sentence
 from scenarios.policies.conditions import cut_off
 from scenarios.spec.faults import MAX_ATTEMPTS, Fault
+from scenarios.spec.labels import file_words
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.trace_times import trace_time
 from topologies.conditions.link_overrides import resolved
@@ -30,7 +31,7 @@ def _notes(config: Scenario) -> Iterator[str]:
     yield from _map_notes(config)
     trace = config.trace
     if trace is not None:
-        yield from (f"the trace {trace.path.name}: {note}" for note in trace.notes)
+        yield from (f"the trace {file_words(trace.path)}: {note}" for note in trace.notes)
         yield from _outage_notes(config, [fault for fault in config.faults if fault.is_traced])
     yield from _cut_notes(config)
     if config.conditions.load is not None:

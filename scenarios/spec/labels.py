@@ -44,8 +44,10 @@ _WITHOUT_EFFECT = {
 """The keys that change no time of a point, or that are told beside the label."""
 _PLAIN = ("fabric.routing",)
 """The keys whose values speak for themselves."""
-_TABLES = (JOBS, "class", "conditions.links", "fault")
+_TABLES = (JOBS, "class", "conditions.links", "fault", "program.role")
 """The keys whose values are tables, of which each entry is a part of a label."""
+_FILES = ("conditions.trace", "collective.schedule", "program.kernels")
+"""The keys whose values are files."""
 _IN_TRAINING = tuple(f"training.{name}" for name in ("pipeline", "stages", "micro_batches", "replicas"))
 _MOST, _MOST_SWEPT = 3, 8  # entries of a table that are named
 _MOST_LINKS = 4  # of a WAN
@@ -200,7 +202,14 @@ def cell_text(key: str, value: Any) -> str:
     """Return the text that tables show for a swept value that is neither a number nor text."""
     if key == "fabric.wan" and value.name:
         return str(value.name)
+    if key == "program.role":
+        return key_words(key, value)
     return value.words if isinstance(value, CongestionControl) else str(KEYS[key].kind.write(value))
+
+
+def file_words(path: object) -> str:
+    """Return a file by its name and its folder's, as labels and notes have it: others may have the same name."""
+    return "/".join(str(path).split("/")[-2:])
 
 
 def key_words(key: str, value: Any) -> str:
@@ -219,11 +228,21 @@ def key_words(key: str, value: Any) -> str:
         written = value.words
     if key == "conditions.load":
         return "without load" if value is None else str(value.words)
-    if key in ("conditions.trace", "collective.schedule") and value is not None:
-        return f"{name} {'/'.join(str(written).split('/')[-2:])}"
+    if key in _FILES and value is not None:
+        return f"{name} {file_words(written)}"
+    return f"{name} {_plain_words(written)}"
+
+
+def _plain_words(written: object) -> str:
+    """Return a value as it is written in words, without a comma and a blank, which separate the parts of labels:
+    "40 Gbit/s", "2,3", "A=1 B=2"."""
     if isinstance(written, bool):
-        return f"{name} {str(written).lower()}"
-    return f"{name} {'default' if written is None else written}"
+        return str(written).lower()
+    if isinstance(written, Mapping):
+        return " ".join(f"{name}={_plain_words(value)}" for name, value in written.items()) or "none"
+    if isinstance(written, list | tuple):
+        return ",".join(map(_plain_words, written)) or "none"
+    return "default" if written is None else str(written)
 
 
 def _entries(key: str, value: Any, most: int) -> list[str]:

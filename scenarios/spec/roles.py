@@ -97,6 +97,19 @@ class Role:
         """Where it runs, in parts; none means every GPU."""
         return () if self.on is None else parts_of(self.on)
 
+    @property
+    def words(self) -> str:
+        """The role in words, as --exec has it, after its name and before what else it has: "g0: iperf3 -s", "clients on
+        site 1 from 50 ms: iperf3 -c g0"."""
+        place = self.on if isinstance(self.on, str) else ",".join(f"g{gpu}" for gpu in self.on or ())
+        place = re.sub(r",\s+", ",", place)
+        parts = [f"{self.name} on {place}" if self.name and place else self.name or place or "all"]
+        parts += [f"from {units.format_delay(self.start_s)}"] * (self.start_s > 0)
+        parts += [f"until {self.until}"] * (self.until is not None)
+        parts += [" ".join(f"{name}={value}" for name, value in self.env)] * bool(self.env)
+        parts += [] if self.input is None else [f"reading {self.input.name}"]
+        return f"{' '.join(parts)}: {self.command}"
+
     def written(self) -> dict[str, Any]:
         """Return the [[program]] table that declares this role."""
         values = {key: getattr(self, attribute) for key, attribute in _FIELDS.items()}

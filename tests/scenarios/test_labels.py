@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.statistics.contests import differing_words
-from scenarios.spec import ScenarioError
+from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.keys import KEYS
 from scenarios.spec.labels import labels_in_table
 from scenarios.spec.load import Override, load_scenario, scenario_of
@@ -66,6 +66,31 @@ TABLE = {"kind": "transfer", "ranks": [0, 4], "deadline": "1 s"}
 def test_values_that_differ_have_labels_that_differ(one, other):
     shared = {"fabric.routing": "spray"} if "job" in one else {}
     assert label(**shared | one) != label(**shared | other)
+
+
+def test_a_label_has_no_value_as_a_language_writes_it_and_no_comma_within_a_part() -> None:
+    """Commands for several ranks are told as --exec has them."""
+    roles = [
+        {"command": "mpirun -n 4 ./mine", "on": "g0, g1"},
+        {"name": "clients", "command": "iperf3 -c g0", "on": [2, 3], "start": "50 ms", "until": "server"},
+        {"name": "server", "command": "sshd", "env": {"A": "1"}},
+    ]
+    told = label(**{"program.role": roles, "program.env": {"B": "x", "C": "2"}, "program.preload": ["json", "csv"]})
+    parts = told.split(", ")
+    assert not re.search(r"[\[\]{}']", told), told
+    assert {"g0,g1: mpirun -n 4 ./mine", "server A=1: sshd", "env B=x C=2"} <= {*parts}
+    assert "clients on g2,g3 from 50 ms until server: iperf3 -c g0" in parts
+
+
+def test_a_note_names_a_trace_as_the_label_does(tmp_path: Path) -> None:
+    names = [one.name for one in build_fabric(FabricSpec()).links if one.kind == "wan"]
+    rows = "".join(f"2026-01-01T00:00:00Z,{name},1e9\n" for name in names)
+    (tmp_path / "t.csv").write_text(f"time,link,rate\n{rows}")
+    text = f'[collective]\ncount = 1\n[conditions]\nsampler = "trace"\ntrace = "{tmp_path}/t.csv"\n'
+    (config,) = scenario_of(text).configurations()
+    (in_label,) = [part for part in config.label.split(", ") if part.endswith("t.csv")]
+    (in_note,) = {note.partition(":")[0] for note in file_notes.notes_on([config]) if "t.csv" in note}
+    assert in_note == f"the {in_label}"
 
 
 @pytest.mark.parametrize(
