@@ -303,9 +303,10 @@ def _why_over(fault: DeclaredFault, modes: Mapping[float, Sequence[str]], *, has
     """Return where a fault was over in each of these modes, which are given by the last collective that it hit, and
     why not everywhere at once: a count of collectives ends earlier by every attempt that is lost, a time by everything
     that takes longer."""
+    in_last = "after" if fault.lasts_s is None else "in"
     ends = [
         f"{list_all(sorted(names, key=place_of))} "
-        + (f"after collective {number:,}" if math.isfinite(number) else "not until the end")
+        + (f"{in_last} collective {number:,}" if math.isfinite(number) else "not until the end")
         for number, names in modes.items()
     ]
     said = f"The fault {fault.what} was over in {', in '.join(ends)} (dashed: where earlier than in all)"

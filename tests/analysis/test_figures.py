@@ -21,7 +21,7 @@ from matplotlib.colors import to_hex
 from analysis.figures import __main__ as figures
 from analysis.figures.__main__ import draw, main
 from analysis.figures.fabric import NODE, Curves, positions
-from analysis.figures.output import balanced
+from analysis.figures.output import balanced, canvas
 from analysis.figures.run_points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
 from analysis.report.__main__ import write
@@ -198,7 +198,7 @@ def group_of(key, values):
         ("fabric.buffer", [500_000, 1_000_000], {"500 kB": 500_000, "1 MB": 1_000_000}, False),
         ("control.delay", [0.001, 0.002], {"1 ms": 0.001, "2 ms": 0.002}, False),
         ("te.every", [0.1, 0.2], {"100 ms": 0.1, "200 ms": 0.2}, False),
-        ("fabric.wan_loss", [0.0, 1e-5, 1e-3], {"0": 0, "1e-05": 1, "0.001": 2}, False),
+        ("fabric.wan_loss", [0.0, 1e-5, 1e-3], {"0": 0, "1e-05": 1e-5, "0.001": 1e-3}, True),
         ("control.knowledge", ["oracle", "stale 1", "stale 14"], {"oracle": 0, "stale 1": 1, "stale 14": 14}, False),
         ("control.knowledge", ["stale 5 ms", "stale 1 s"], {"stale 5 ms": 0.005, "stale 1 s": 1}, True),
     ],
@@ -207,6 +207,25 @@ def test_a_swept_quantity_gives_a_numeric_axis_with_its_unit(key, values, ticks,
     axis = group_of(key, values).axis
     assert axis.is_numeric and axis.is_log is is_log
     assert dict(zip(axis.labels, axis.x, strict=True)) == ticks
+
+
+def test_ages_from_0_far_apart_are_on_an_axis_in_the_proportions_of_a_logarithmic_one():
+    """Every doubling of the age is as wide, and 0 is left of 1, so that the slope of a line is that of the gain."""
+    ages = [0, 1, 2, 4, 8, 40]
+    found = group_of("control.knowledge", ["oracle", *(f"stale {age}" for age in ages[1:])])
+    assert found.axis.x == tuple(ages)
+    with canvas(5.6, 3) as figure:
+        axes = figure.subplots()
+        axes.plot(found.axis.x, ages)
+        found.axis.draw(axes, inches=5.6)
+        figure.draw_without_rendering()
+        at = [axes.transData.transform((age, 0))[0] for age in ages]
+        assert [label.get_text() for label in axes.get_xticklabels()] == [str(age) for age in ages]
+    doubling = at[2] - at[1]
+    assert [at[3] - at[2], at[4] - at[3]] == pytest.approx([doubling] * 2)
+    assert (at[5] - at[4]) / doubling == pytest.approx(math.log2(5))
+    assert at[1] - at[0] == pytest.approx(doubling, rel=0.1)
+    assert at[0] - axes.bbox.x0 == pytest.approx(axes.bbox.x1 - at[-1]) and at[0] - axes.bbox.x0 < doubling / 2
 
 
 @pytest.mark.parametrize(

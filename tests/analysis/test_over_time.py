@@ -439,7 +439,7 @@ def test_a_fault_of_a_given_time_is_over_earlier_where_collectives_take_longer(t
     (_, end), dashed = spans_of(times)
     assert (end, *dashed) == pytest.approx((6 - 0.5 + 0.1, 3 - 0.5 + 31 / 200))
     included = ", failed attempts included," if failed else ""
-    where = "was over in base after collective 3, in joint after collective 6 (dashed: where earlier than in all)"
+    where = "was over in base in collective 3, in joint in collective 6 (dashed: where earlier than in all)"
     said = f"The fault link s0b0-s1b0 down {where}: its 30 ms count while collectives run{included} and end early where"
     assert said in " ".join(notes.split())
     assert "lost" not in notes
@@ -466,7 +466,7 @@ def test_each_mode_is_named_where_a_fault_of_a_given_time_was_over_in_it(testbed
     times, _, _, notes = picture_of()
     (_, end), dashed = spans_of(times)
     assert (end, dashed) == (pytest.approx(8 - 0.5), pytest.approx([3 - 0.5 + 25 / 13, 3 - 0.5 + 25 / 12]))
-    ends = "wan after collective 4, in base and ccl after collective 5, in joint after collective 7 (dashed"
+    ends = "wan in collective 4, in base and ccl in collective 5, in joint in collective 7 (dashed"
     assert f"The fault link s0b0-s1b0 down was over in {ends}" in " ".join(notes.split())
 
 
