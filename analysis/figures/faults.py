@@ -17,7 +17,7 @@ from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain
 from analysis.figures.run_points import configurations_of
 from analysis.figures.style import FAINT, INK, MODE_STYLES, place_of, time_unit, typical_unit
 from analysis.results.reader import Run
-from analysis.statistics.fault_costs import costs_words
+from analysis.statistics.fault_costs import PARTLY, costs_words
 from topologies.errors import list_all
 
 _MOST = 40  # faults that are drawn; the data file has all of them
@@ -143,6 +143,7 @@ def _draw_costs(axes: Axes, shown: pd.DataFrame) -> None:
     for y, (row, cost_s) in enumerate(zip(shown.itertuples(index=False), costs_s, strict=True)):
         cost, style = cost_s / unit_s, MODE_STYLES[row.mode]
         words = row.outcome.partition(":")[0] if math.isnan(cost_s) else costs_words([cost_s], _error_s(row))
+        words += " in later collectives" * (row.outcome == PARTLY)
         if not math.isnan(cost_s):
             axes.barh(y, cost, 0.6, color=style.colour, hatch=style.hatch, edgecolor=INK, linewidth=0.6)
         where: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}

@@ -1,7 +1,8 @@
 """What each fault of a point cost, in words: measured, or predicted where nothing was measured; seeds are pooled.
 
 The records are the rows of faults.parquet. Those of the engine "model" have the outcome `PREDICTED` with a predicted
-cost, or `NOT_PREDICTED` without one, and no times of detection and recovery.
+cost, `PARTLY` with that of later collectives than the one within which the fault begins, or `NOT_PREDICTED` without
+one, and no times of detection and recovery.
 """
 
 import math
@@ -21,8 +22,9 @@ from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import list_all, list_first
 from topologies.units import format_delay
 
-PREDICTED, NOT_PREDICTED = "predicted", "not predicted"
-"""The outcomes of a fault of a point that was not measured: with a predicted cost, and without one."""
+PREDICTED, PARTLY, NOT_PREDICTED = "predicted", "predicted in part", "not predicted"
+"""The outcomes of a fault of a point that was not measured: with a predicted cost, with that of the collectives after
+the one within which it begins, and without one."""
 _WHY_NOT = "the model has no time of detection, losses or failed attempts"
 _MOST_SEEDS = 4
 _RESOLUTION_S = 1e-9  # of measured times
@@ -100,7 +102,12 @@ class FaultResult:
     @property
     def is_measured(self) -> bool:
         """Whether the fault was injected, and its outcome measured."""
-        return self.outcome not in (PREDICTED, NOT_PREDICTED)
+        return self.outcome not in (PREDICTED, PARTLY, NOT_PREDICTED)
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether it is one of a predicted point whose times have nothing of it: a loss, or a killed process."""
+        return self.outcome == NOT_PREDICTED and self.kind not in (DOWN, SLOWED)
 
     @property
     def told_jobs(self) -> Sequence[Mapping[str, Any]]:
@@ -181,8 +188,11 @@ class FaultCost:
                 lost = max(one.collectives_lost for one in self.results)
                 failed = f"; {attempts_words(lost)}" if lost else ""
                 return f"{NOT_PREDICTED}, as {_WHY_NOT}{failed}{self._end_words}"
-            whose = f"{PREDICTED} {self._cost_is} {cost}{some}{self.beside_words}{self._parts}"
-            return f"{whose}{self.jobs_words}{self._as_before}{self._end_words}"
+            is_part = first.outcome == PARTLY
+            how = f"{PARTLY}:" if is_part else PREDICTED
+            whose = f"{how} {self._cost_is} {cost}{some}{self.beside_words}{self._parts}"
+            rest = f"; not within collective {first.at_collective:,}, as {_WHY_NOT}" if is_part else ""
+            return f"{whose}{self.jobs_words}{rest}{self._as_before}{self._end_words}"
         counts = Counter(one.outcome_words for one in self.results)
         costs = [cost or "", *map(_job_words, self.jobs.values())]
         if first.kind == DOWN and {*counts} == {_RECOVERED} and all(one.startswith(_NOTHING) for one in costs):
@@ -207,17 +217,20 @@ class FaultCost:
     @property
     def predicted_cost_s(self) -> float | None:
         """The mean over the seeds of the predicted cost of a measured fault, s; None if it is not known for all."""
-        known = [one.predicted_s for one in self.results]
+        known = [None if one.predicted == PARTLY else one.predicted_s for one in self.results]
         values = [value for value in known if value is not None]
         return sum(values) / len(values) if len(values) == len(known) else None
 
     @property
     def _predicted_words(self) -> str:
         """The predicted cost beside the measured one, in brackets."""
+        later_s = [one.predicted_s for one in self.results if one.predicted == PARTLY and one.predicted_s is not None]
+        if len(later_s) == len(self.results):
+            return f" (not predicted, but in later collectives {costs_words(later_s, 0.0)})"
         if self.predicted_cost_s is None:
-            return " (not predicted)" if all(one.predicted == NOT_PREDICTED for one in self.results) else ""
-        cost_s = self.predicted_cost_s
-        return f" (predicted {_time(cost_s) if abs(cost_s) > _RESOLUTION_S else _NOTHING})"
+            is_unknown = all(one.predicted in (PARTLY, NOT_PREDICTED) for one in self.results)
+            return " (not predicted)" if is_unknown else ""
+        return f" (predicted {costs_words([self.predicted_cost_s], 0.0)})"
 
     @property
     def apart_s(self) -> tuple[float, float] | None:
@@ -346,7 +359,8 @@ class FaultCost:
         if not known:
             return None
         text = costs_words(known, max(one.error_s or 0.0 for one in self.results))
-        return text + self._why_negative(known[0]) * (len(known) == 1 and text != _NOTHING)
+        later = " in later collectives" if any(one.outcome == PARTLY for one in self.results) else ""
+        return text + self._why_negative(known[0]) * (len(known) == 1 and text != _NOTHING) + later
 
     def _why_negative(self, cost_s: float) -> str:
         why = ": the other paths happened to be faster" if self.results[0].kind == DOWN else ""
@@ -499,7 +513,7 @@ def _with_predictions(measured: Sequence[FaultResult], predicted: Sequence[Fault
     for one in measured:
         like = known.get((one.number, one.at_collective)) if one.is_measured else None
         if like is None or (one.as_before == NOT_IN_RUN) is not (like.as_before == NOT_IN_RUN):
-            is_unknown = like is not None and not like.is_measured and like.outcome == NOT_PREDICTED
+            is_unknown = like is not None and like.outcome in (PARTLY, NOT_PREDICTED)
             yield replace(one, predicted=NOT_PREDICTED) if is_unknown else one
         else:
             yield replace(one, predicted=like.outcome, predicted_s=like.cost_s)
@@ -546,7 +560,7 @@ def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:
     measured = [one for one in faults if one.is_measured]
     kinds = {one.kind for one in measured}
     failed = {one.kind for one in measured if one.collectives_lost and one.kind in (DOWN, LOSSY)}
-    unpredicted = [f"not predicted: {_WHY_NOT}"] * any(one.predicted == NOT_PREDICTED for one in measured)
+    unpredicted = [f"not predicted: {_WHY_NOT}"] * any(one.predicted in (PARTLY, NOT_PREDICTED) for one in measured)
     return (*(words + _FAILED * (kind in failed) for kind, words in _COSTS.items() if kind in kinds), *unpredicted)
 
 

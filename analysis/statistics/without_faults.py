@@ -73,12 +73,14 @@ def mean_without_s(
     number: npt.NDArray[np.int64], completion_s: Floats, predicted_s: Floats, faults: Sequence[FaultResult]
 ) -> float | None:
     """Return the mean time of a point's collectives without what its faults cost: of those that a fault hit the time
-    that is predicted without any; None without faults, and where that is not known for all of them.
+    that is predicted without any; None without faults, and where that is not known for all of them. Of those that
+    predicted times have nothing of, they are such times.
 
     `number`, `completion_s` and `predicted_s`, [K], are the collectives' numbers, and their measured and predicted
     times with the faults that were in force when they began.
     """
-    if not faults or any(one.costs is None or one.cost_s is None or one.collectives is not None for one in faults):
+    has_faults, faults = bool(faults), [one for one in faults if not one.is_absent]
+    if not has_faults or any(one.costs is None or one.cost_s is None or one.collectives is not None for one in faults):
         return None
     without_s = completion_s.copy()
     for one in faults:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.statistics.fault_costs import NOT_PREDICTED, PREDICTED, FaultResult, chance
+from analysis.statistics.fault_costs import NOT_PREDICTED, PARTLY, PREDICTED, FaultResult, chance
 from analysis.statistics.fault_outcomes import as_before, costs_by_collective, costs_by_job
 from scenarios.engines.model import undisturbed_s, with_counted_faults
 from scenarios.policies.conditions import faults_of_completed
@@ -66,7 +66,8 @@ def predicted_faults(
 ) -> tuple[FaultResult, ...]:
     """Return the faults of a predicted point, given the times of all its collectives, and of the jobs in them by name,
     [K] s each. A fault costs by how much the collectives that it hits, and the jobs in them, take longer than without
-    any fault; if it is one that the model has only a part of, its cost is left out. From which collective on times are
+    any fault; of one that begins within a collective, those after that do, as the model has it from the next one on. If
+    the model lacks other parts of it, its cost is left out. From which collective on times are
     as before is told by the first `_MOST_AFTER` after the fault: choices made under it may outlast it."""
     config = with_counted_faults(config, mode)
     completed = faults_of_completed(config, build_fabric(config.fabric))
@@ -84,9 +85,10 @@ def predicted_faults(
             collectives_lost=lost,
             until=None if until > completion_s.size else int(until),
         )
-        if fault.kind in PLANNED_KINDS and fault.after_s is None and fault.lasts == whole.lasts:
+        begin = fault.collective + (fault.after_s is not None)
+        if fault.kind in PLANNED_KINDS and fault.lasts == whole.lasts and begin < completion_s.size:
             stop = completion_s.size if fault.lasts is None else min(completion_s.size, fault.collective + fault.lasts)
-            hit = slice(fault.collective, min(stop, fault.collective + _MOST_COLLECTIVES))
+            hit = slice(begin, min(max(begin, stop), begin + _MOST_COLLECTIVES))
             following = min((one.collective for one in completed if one.collective > hit.start), default=None)
             after = min(following or completion_s.size, hit.stop + _MOST_AFTER, completion_s.size)
             known = slice(hit.start, max(hit.stop, after))
@@ -111,7 +113,8 @@ def predicted_faults(
                 )
                 # Of a fault that goes on beyond what is predicted without it, the end is not known.
                 ended = again if few is None or (again or 0) >= 0 else None
-                one = replace(one, outcome=PREDICTED, collectives=few, jobs=of_jobs, as_before=ended, **costs)
+                outcome = PREDICTED if fault.after_s is None else PARTLY
+                one = replace(one, outcome=outcome, collectives=few, jobs=of_jobs, as_before=ended, **costs)
         found.append(one)
     return tuple(found)
 

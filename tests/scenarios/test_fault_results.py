@@ -27,6 +27,7 @@ from analysis.statistics.fault_costs import (
     predicted_attempts_sentence,
 )
 from analysis.statistics.fault_outcomes import NOT_IN_RUN, as_before, fault_outcomes
+from analysis.statistics.without_faults import mean_without_s
 from scenarios.engines.base import FaultOutcome
 from scenarios.engines.model import Model, with_counted_faults
 from scenarios.experiment import fault_results
@@ -124,10 +125,38 @@ def test_no_cost_is_predicted_where_the_model_has_a_part_of_the_fault_only():
     """The attempts that a dead leaf makes fail, and what happens within a collective, are not in the model's times."""
     (config,) = scenario_of(RUN + LINK + LEAF + WITHIN).configurations()
     found = predicted_faults(config, "base", times_s(RUN + LINK + LEAF, "base"))
-    assert [one.cost_s is None for one in found] == [False, True, True]
-    told = ["predicted", "not predicted", "not predicted"]
+    assert [one.cost_s is None for one in found] == [False, True, False]
+    told = ["predicted", "not predicted", "predicted in part"]
     assert [one.outcome for one in found] == [as_record(one)["outcome"] for one in found] == told
     assert all(one.words.partition(": ")[2].startswith(one.outcome) for one in found)
+
+
+@pytest.mark.parametrize("mode", ["base", "joint"])
+def test_a_fault_within_a_collective_has_the_predicted_cost_of_those_after_it(mode):
+    """The model has it from collective 31 on, which is known from runs with it and without any."""
+    longer = WITHIN.replace('"2 collectives"', '"5 collectives"')
+    (config,) = scenario_of(RUN + longer).configurations()
+    struck, healthy = times_s(RUN + longer, mode), times_s(RUN, mode)
+    (found,) = predicted_faults(config, mode, struck)
+    later_s = (struck - healthy)[31:35]
+    assert (found.cost_s, found.at_collective) == (pytest.approx(later_s.sum(), abs=1e-12), 30)
+    assert [one["collective"] for one in found.costs] == [31, 32, 33, 34]
+    assert " in later collectives" in found.words and "; not within collective 30, as the model has no" in found.words
+    assert {*np.flatnonzero(struck != healthy).tolist()} <= {31, 32, 33, 34}
+    mean_s = mean_without_s(np.arange(40), struck, struck, [found])
+    assert mean_s == pytest.approx(healthy.mean())
+
+
+def test_predicted_times_have_nothing_of_a_killed_agent_so_they_are_those_without_it():
+    killed = '[[fault]]\nat = "collective 3"\nwhat = "agent 1 killed"\n'
+    (config,) = scenario_of(RUN + killed).configurations()
+    struck = times_s(RUN + killed, "base")
+    found = predicted_faults(config, "base", struck)
+    assert [one.outcome for one in found] == ["not predicted"]
+    assert mean_without_s(np.arange(40), struck, struck, found) == struck.mean() == times_s(RUN, "base").mean()
+    (leaf,) = scenario_of(RUN + LEAF).configurations()
+    cut = times_s(RUN + LEAF, "base")
+    assert mean_without_s(np.arange(40), cut, cut, predicted_faults(leaf, "base", cut)) is None
 
 
 def test_a_stored_fault_without_a_predicted_cost_is_not_called_predicted():
@@ -252,6 +281,10 @@ def test_the_predicted_cost_stands_beside_the_measured_one_of_the_same_collectiv
     unknown = having(outcome="not predicted", as_before=None)
     words, cost_s, (_, why) = told(measured, [unknown])
     assert (words[:29], cost_s) == (", cost 10 ms (not predicted);", None)
+    assert why == "not predicted: the model has no time of detection, losses or failed attempts"
+    partly = having(outcome="predicted in part", cost_s=0.0, as_before=1207)
+    words, cost_s, (_, why) = told(measured, [partly])
+    assert words.startswith(", cost 10 ms (not predicted, but in later collectives about 0);") and cost_s is None
     assert why == "not predicted: the model has no time of detection, losses or failed attempts"
     longer = having(cost_s=0.01, as_before=NOT_IN_RUN)
     assert told(longer, [model])[:2] == (", cost 10 ms; not as before within the run", None)
