@@ -40,6 +40,7 @@ PROGRAM = "program"
 """In place of the engines of a run that executed a user's program and has no collectives."""
 
 _PART = re.compile(r"([a-z]+)-(\d{1,9})-([A-Za-z0-9][A-Za-z0-9_.-]*)-(\d{1,9})\.collectives\.parquet")
+_QUIET, _GAPS = 0.1, 10.0  # of a run, and of the time between two choices: a mode that chooses no more has stopped
 _OLD_PARTS = "points"  # journals of rows in unfinished runs of earlier versions
 
 
@@ -204,6 +205,19 @@ def choices_of(rows: "pd.DataFrame") -> Choices:
         same_paths=int((rerouted & follows & ~of_paths).sum()),
         same_placement=int((reembedded & follows & ~moved).sum()),
     )
+
+
+def last_words(rows: "pd.DataFrame") -> str:
+    """Return before which collective of a point it re-routed, and re-embedded, last, given its rows in order, if it has
+    stopped early: for a tenth of the run, and ten times as long as between two choices on average; "" otherwise. A rule
+    of one's own can stop by mistake, which means over a run tell late."""
+    number = rows["collective"].to_numpy()
+    after, told = int(number[-1]) + 1, list[str]()
+    for name, what in (("rerouted", "re-routed"), ("reembedded", "re-embedded")):
+        chosen = number[rows[name].to_numpy(dtype=bool) & (number > 0)]
+        if chosen.size and after - chosen[-1] >= max(_QUIET * after, _GAPS * chosen[-1] / chosen.size):
+            told.append(f"it {what} last before collective {chosen[-1]:,} of {after:,}")
+    return "; ".join(told)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
-from analysis.results.reader import Choices, Reconfigurations, choices_of, reconfigurations_of
+from analysis.results.reader import Choices, Reconfigurations, choices_of, last_words, reconfigurations_of
 from analysis.results.rows import Point
 from analysis.statistics.contests import Place, Setting, baselines_of
 from analysis.statistics.fault_costs import FaultResult, PointCosts, pooled_costs
@@ -133,7 +133,8 @@ class PointResult:
     and `faults` the faults that were injected; `mean_without_s` is the mean without what they cost, if that is known.
     `training` describes the iterations if the collective is training, and `budget` compares the times with the budget
     if there is one. `choices` are, of a mode that decides by itself when to choose, how often it re-routed and
-    re-embedded. `referees_s` are the means of the references in `run.referees`, by column.
+    re-embedded, and `stopped` tells when it did so last if that is early. `referees_s` are the means of the references
+    in `run.referees`, by column.
     """
 
     mode: str
@@ -149,6 +150,7 @@ class PointResult:
     training: TrainingResult | None = None
     budget: BudgetResult | None = None
     choices: Choices | None = None
+    stopped: str = ""
     referees_s: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -347,6 +349,7 @@ def _result(
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(config.collective.budget_s, times.completion_s),
             choices=choices_of(stored[mode]) if mode in config.counted_modes else None,
+            stopped=last_words(stored[mode]) if mode in config.counted_modes else "",
             referees_s={
                 name: mean_s
                 for name in (one.name for one in REFEREES)

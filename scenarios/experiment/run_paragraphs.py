@@ -390,7 +390,8 @@ def _choices(results: Sequence[ConfigResult]) -> Paragraph:
         for point in result.points:
             if point.choices is not None:
                 what = point.choices.words(point.summary.collectives - (0 in result.config.collective.numbers))
-                lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {what}")
+                told = "; ".join(filter(None, [what, point.stopped]))
+                lines.append(f"{result.engine}, {result.config.label}, {point.mode}: {told}")
     heading = "before how many collectives after the first one modes re-routed and re-embedded"
     return Paragraph(about=About.CHOICES, heading=heading, lines=tuple(lines))
 

@@ -401,6 +401,19 @@ def test_a_policy_that_saves_changes_which_cost_nothing_is_told_so_once(tmp_path
     assert all(f"for mine to decide, and paths are re-chosen for every collective in {always}:" in one for one in told)
 
 
+def test_a_policy_that_stops_early_is_told_with_its_last_choice(tmp_path):
+    """`stuck` re-routes before every second collective up to 12 of 200, `steady` before every twentieth."""
+    (tmp_path / "two.py").write_text(
+        "def stuck(now):\n    return now.number < 14 and now.number % 2 == 0, False\n"
+        "def steady(now):\n    return now.number % 20 == 0, now.number == 3\n"
+    )
+    policies = ("--policy", "two.py:stuck", "--policy", "two.py:steady", "--modes", "base,stuck,steady")
+    said, _ = ended("--engine", "model", "--collectives", 200, *policies, "--no-report", cwd=tmp_path)
+    lines = {line.partition(":")[0].rpartition(" ")[2]: line for line in said.splitlines() if "re-embedded" in line}
+    assert lines["stuck"].endswith("; it re-routed last before collective 12 of 200")
+    assert lines["steady"].endswith("; it re-embedded last before collective 3 of 200")
+
+
 def test_how_often_a_policy_that_decides_by_itself_has_chosen_is_told_everywhere(tmp_path):
     """It wants paths before 3 collectives and a placement, which needs paths, before another one. Beside it joint is
     told, which chooses paths before each of 19 and a ring before collective 10."""
