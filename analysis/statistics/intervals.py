@@ -215,6 +215,12 @@ def ascending(times_s: Mapping[str, float], first: str) -> list[str]:
     return [name for group in groups for name in sorted(group, key=lambda one: (one != first, own.index(one)))]
 
 
+def is_settled(series: Series) -> bool:
+    """Return whether nothing that others could have had otherwise is in these times, which are nearly the same, so that
+    they are comparable with those of other collectives, too."""
+    return series.exact and float(np.ptp(series.completion_s)) < _NEARLY_THE_SAME * float(series.completion_s.max())
+
+
 def are_equal(one: Series, other: Series) -> bool:
     """Return whether two series over the same collectives have the same times, but for rounding errors of sums."""
     same = one.completion_s.shape == other.completion_s.shape

@@ -18,7 +18,7 @@ from analysis.statistics.contests import (
     varied_keys,
     with_short_tables,
 )
-from analysis.statistics.intervals import Floats, Interval, Series, gain
+from analysis.statistics.intervals import Floats, Interval, Series, gain, is_settled
 from analysis.statistics.jobs_in_words import (
     BACKGROUND,
     JOINED,
@@ -98,7 +98,8 @@ def job_sentence(
     It is "" for more than two modes, and where a round is one job, the same in all configurations, and its time that of
     the round. If it `follows` a
     sentence on the rounds, it leaves out what that has told. The engine with more configurations, or else more rounds,
-    counts, and of two with as many the measured one.
+    counts, and of two with as many the measured one. Where nothing is drawn, so that its rounds are those of the other
+    one, too, that one's time is beside each.
     """
     varied = varied_keys(settings)
     is_other = any(measured_as(job) for one in settings for job in one.jobs)
@@ -110,7 +111,7 @@ def job_sentence(
     before: tuple[str, str, list[_Rounds]] | None = None  # the first of two modes, its engine and its rounds
     for mode in modes:
         here = [replace(one, modes=(mode,)) for one in settings if mode in one.modes]
-        engine, rounds = max(
+        (_, others), (engine, rounds) = sorted(
             ((engine, [*_rounds(here, times, varied, engine)]) for engine in ("model", "emulation")),
             key=lambda one: (len(one[1]), _least(one[1]), one[0] == "emulation"),
         )
@@ -128,6 +129,8 @@ def job_sentence(
                 by_jobs=JOBS in varied,
                 other=before[0] if before else "",
                 in_other=in_other,
+                beside={one.setting.index: one.times for one in others},
+                is_predicted=engine == "model",
             )
             for name in names
         }
@@ -211,13 +214,16 @@ def _gains(name: str, rounds: Sequence[_Rounds], by_jobs: bool) -> Iterator[Inte
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Job:
     """A job of a mode in all of its configurations, with those in the other mode `other`, by index, to compare it with;
-    `by_jobs`: the jobs are swept, so that its own changes are those beside other jobs."""
+    `by_jobs`: the jobs are swept, so that its own changes are those beside other jobs. `beside` has the other engine's
+    times of its mode, by index; if this one's are predicted (`is_predicted`), measured ones."""
 
     name: str
     rounds: Sequence[_Rounds]
     by_jobs: bool
     other: str = ""
     in_other: Mapping[int, _Rounds] = field(default_factory=dict)
+    beside: Mapping[int, Times] = field(default_factory=dict)
+    is_predicted: bool = False
 
     @property
     def gains(self) -> list[Interval]:
@@ -299,6 +305,14 @@ class _Job:
         first = next(each for each in like if is_same_work(each.job(self.name), one.job(self.name)))
         return f" as{_where(self.name, first, self.rounds)}"
 
+    def _other_engines(self, one: _Rounds) -> str:
+        """Return its time in the other engine, if that is comparable: " (measured 63.27)"."""
+        found = self.beside.get(one.setting.index, {}).get(self.name)
+        if found is None or not (is_settled(found) and is_settled(one.times[self.name])):
+            return ""
+        how = "measured" if self.is_predicted else "predicted"
+        return f" ({how} {milliseconds(float(found.completion_s.mean()))})"
+
     def takes(self, *, tells_why: bool, is_short: bool) -> str:
         """Return what it takes in each configuration, and if it `tells_why`, why a gain has no interval. In short it is
         not told for which share of its time others run beside it."""
@@ -313,7 +327,7 @@ class _Job:
                 f"{longer_words(each)}{f' ({why_none([each])})' * (tells_why and _lacks(each))}{than}"
                 for each, than in told
             ]
-            time = f"{milliseconds(float(one.times[self.name].completion_s.mean()))} ms"
+            time = f"{milliseconds(float(one.times[self.name].completion_s.mean()))} ms{self._other_engines(one)}"
             words = words[:1] if all(abs(each.value) <= ROUNDING for each, _ in told) else words
             compared = f", {list_all(words)}" if words else ""
             where = _where(self.name, one, self.rounds)

@@ -377,3 +377,26 @@ def test_the_answer_and_the_figure_of_jobs_tell_what_classes_are(tmp_path):
     assert found.endswith("Class: gold (priority 0).") and "as long as without class alone and" in found
     drawn = (tmp_path / "out/figures/mine-jobs.svg").read_text()
     assert drawn.count("Class: gold (priority 0).") >= 2  # in its caption, and in the figure
+
+
+@pytest.mark.parametrize("is_drawn", [False, True])
+def test_where_nothing_is_drawn_each_time_has_that_of_the_other_engine_beside_it(is_drawn):
+    """Two rounds are measured and 100 predicted: under drawn rates they are other rounds, and not comparable."""
+    jobs = [infer(class_=name) for name in ("gold", "bronze")]
+    settings = [
+        Setting(index=index, label="8 GPUs", kind="jobs", at=(Value("job", all_words_of([job, TRAIN])),),
+                modes=("base",), baseline={}, jobs=(job, TRAIN))
+        for index, job in enumerate(jobs)
+    ]  # fmt: skip
+    means = {"model": [0.0632, 0.0644], "emulation": [0.06341, 0.06476]}
+    of_jobs, times = {}, {}
+    for engine, count in (("model", 100), ("emulation", 2)):
+        for index, mean in enumerate(means[engine]):
+            place = (engine, Place(index, "base"))
+            times[place] = Series(np.arange(count), np.full(count, 0.3), exact=not is_drawn)
+            own = Series(np.arange(count), mean * (1 + 1e-5 * np.arange(count) / count), exact=not is_drawn)
+            of_jobs[place] = {"infer": own, "train": times[place]}
+    told = answer(settings, times, of_jobs)
+    assert "over 100 rounds each (timing model)" in told
+    both = "infer takes 63.2 ms (measured 63.41) with class gold; 64.4 ms (measured 64.76) with class bronze"
+    assert (both in told) == ("(measured" in told) == (not is_drawn)
