@@ -34,7 +34,16 @@ def fidelity_of(points: Points, jobs: pd.DataFrame) -> Fidelity | None:
         (one.index, str(job["name"])): job.get("class") for one in configurations for job in one.values.get("job") or ()
     }
     are_rounds = all(one.kind == "jobs" for one in configurations)
-    return fidelity(rows, jobs, disturbed=others, is_real=True, lossy=lossy, classes=classes, are_rounds=are_rounds)
+    return fidelity(
+        rows,
+        jobs,
+        disturbed=others,
+        is_real=True,
+        lossy=lossy,
+        classes=classes,
+        are_rounds=are_rounds,
+        slow=[one.index for one in configurations if one.values.get("transport.line_rate") is False],
+    )
 
 
 def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:

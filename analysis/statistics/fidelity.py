@@ -1,7 +1,7 @@
 """The fidelity of an emulated run: how close measured times are to the model's, and how many packets were lost."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -123,6 +123,28 @@ class Disturbed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlowStart:
+    """Fidelity of the collectives in fair queues whose connections earlier ones have used, over all points without
+    `transport.line_rate`: how many there are, the median of measured/predicted, and the 99th percentile of its distance
+    from 1 (both None if there are none)."""
+
+    collectives: int
+    median_ratio: float | None = None
+    p99_abs_error: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Why the model does not hold, and how near it is otherwise, as a sentence without the full stop."""
+        why = "connections begin in slow start (transport.line_rate = false), which the model does not include"
+        if self.median_ratio is None or self.p99_abs_error is None:
+            return why
+        return (
+            f"{why}: in {format_count(self.collectives, 'collective')} on connections that earlier ones have used, "
+            f"median {self.median_ratio:.4f}, p99 {percentage(self.p99_abs_error)}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fidelity:
     """Fidelity over the measured collectives that no fault disturbed: the median of measured/predicted, the 99th
     percentile of its distance from 1, the packets dropped anywhere, and the payload that TCP retransmitted (None if
@@ -133,6 +155,7 @@ class Fidelity:
     hold, None if it holds for all; `lossy` is True if WAN links are configured to lose frames, otherwise None.
     `again` are the modes in which TCP retransmitted although nothing was lost, None if there are none. `each_job` are
     all jobs outside fifo queues, the worst first, None without any. `what` is measured: None if collectives.
+    `slow_start` is None if all connections start at line rate.
     """
 
     collectives: int
@@ -149,6 +172,7 @@ class Fidelity:
     disturbed: Disturbed | None = None
     each_job: tuple[JobFidelity, ...] | None = None
     what: str | None = None
+    slow_start: SlowStart | None = None
 
     def __str__(self) -> str:
         late = "" if self.late is None else f", {self.late:,} late"
@@ -232,6 +256,8 @@ class Fidelity:
                 f"measured times differ from the model's by more than {TOLERANCE:.0%} ({off}): "
                 "predictions for this configuration do not hold"
             )
+        if self.slow_start is not None and not self.holds:
+            sentences.append(self.slow_start.words)
         if self.lossy:
             sentences.append("WAN links lose frames (fabric.wan_loss), which the model does not include")
         elif drops := self.drops - (0 if unfair is None else unfair.drops):
@@ -301,10 +327,12 @@ def fidelity(
     lossy: bool = False,
     classes: Mapping[tuple[int, str], str | None] = MappingProxyType({}),
     are_rounds: bool = False,
+    slow: Collection[int] = (),
 ) -> Fidelity | None:
     """Return the fidelity from rows of measured collectives without faults, and from the rows of their `jobs`.
 
     `classes` has the class of a job by its setting and name, if it has one. `are_rounds`: the rows are rounds of jobs.
+    `slow` are the settings without `transport.line_rate`.
 
     `disturbed` are the rows of those that a fault disturbed. `is_real`: they were measured on a wall clock. `lossy`:
     WAN links are configured to lose frames. None without rows of collectives without faults.
@@ -333,6 +361,21 @@ def fidelity(
         what="round" if are_rounds else None,
         lossy=lossy or None,
         disturbed=_disturbed(disturbed),
+        slow_start=_slow_start(rows[rows["setting"].isin([*slow])]) if slow else None,
+    )
+
+
+def _slow_start(rows: "pd.DataFrame") -> SlowStart:
+    """Return the fidelity on connections that earlier collectives have used: not a point's first one, nor the first of
+    a new placement. Where queues are finite, every collective has new ones."""
+    later = rows[(rows["collective"] > 0) & ~rows["reembedded"].astype(bool) & ~_is_fifo(rows)]
+    if later.empty:
+        return SlowStart(collectives=0)
+    ratios = later["completion_s"] / later["predicted_s"]
+    return SlowStart(
+        collectives=len(later),
+        median_ratio=float(ratios.median()),
+        p99_abs_error=float((ratios - 1).abs().quantile(0.99)),
     )
 
 

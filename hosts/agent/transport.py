@@ -65,7 +65,8 @@ class CongestionControl:
 
 @dataclass(frozen=True, kw_only=True)
 class Transport:
-    """The `[transport]` settings. With `line_rate` flows start at line rate; without it they begin in slow start.
+    """The `[transport]` settings. With `line_rate` flows start at line rate; without it they begin in slow start, but
+    receivers announce room for all from the start.
 
     With `slow_start_after_idle` TCP resets its window between collectives. `mtu_bytes` is the MTU that the GPUs'
     interfaces must have. `queue` is the queue of a link that flows share: "fair" gives each an equal share, "fifo"
@@ -191,10 +192,10 @@ def rto_min_s(transport: Transport, *, wait_s: float) -> float | None:
 
 def set_sysctls(transport: Transport, limit: Limits) -> None:
     """Write the TCP sysctls for these limits; raises OSError."""
-    # Without line rate: Linux's default initial buffer, which then grows by autotuning.
-    receive = limit.receive_buffer_bytes if transport.line_rate else 131072
     values = {
-        "tcp_rmem": f"4096 {receive} {limit.receive_buffer_bytes}",
+        # Without line rate, too: an agent reads a message once it has arrived whole, for which Linux does not let the
+        # buffer grow (`tcp_rcv_space_adjust`), so a window of one message would last for the whole run.
+        "tcp_rmem": f"4096 {limit.receive_buffer_bytes} {limit.receive_buffer_bytes}",
         "tcp_wmem": f"4096 {limit.send_buffer_bytes} {limit.send_buffer_bytes}",
         "tcp_slow_start_after_idle": "1" if transport.slow_start_after_idle else "0",
         "tcp_no_metrics_save": "1",  # old connections must not influence new ones

@@ -60,6 +60,7 @@ def notes_of_run(configs: Sequence[Scenario]) -> Iterator[str]:
         yield "on the wall clock the waits for ring and paths include this machine's own delays beside control.delay"
     yield from _schedule_search_notes(configs)
     yield from unmodelled_notes((one.label, _unmodelled_keys(one)) for one in configs)
+    yield from _slow_start_notes(configs)
     yield from dict.fromkeys(chain.from_iterable(map(_idle_shares, configs)))
     yield from admission_notes(configs)
 
@@ -88,6 +89,15 @@ def _uplink_notes(configs: Sequence[Scenario]) -> Iterator[str]:
             "with a ratio of oversubscription a leaf's port to a spine grows with the leaf's GPUs, so that a flow, "
             f"which takes one such port, may be faster with more GPUs (fabric.oversubscription {'; '.join(told)})"
         )
+
+
+def _slow_start_notes(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield which measured collectives begin in slow start: a mean of few tells of that more than of an algorithm."""
+    begin = "with transport.line_rate = false connections begin in slow start, and the emulation measures"
+    once = f"{begin} that in collective 0 and the first of each placement: means of few collectives are mostly that"
+    always = f"{begin} that in every collective, as fabric.buffer gives each new connections"
+    buffers = [one.transport.buffer_bytes for one in configs if not one.transport.line_rate]
+    yield from dict.fromkeys(once if each is None else always for each in buffers)
 
 
 def _has_idle_delay(config: Scenario) -> bool:

@@ -173,6 +173,7 @@ def _results(
         lossy=lossy,
         classes=classes,
         are_rounds=all(config.jobs for config in configs),
+        slow=[index for index, config in enumerate(configs) if not config.transport.line_rate],
     )
 
 

@@ -428,6 +428,7 @@ def measured(measured_s, predicted_s, drops=0, late=False, collective=0, again=n
     of_point = {"engine": "emulation", "setting": 0, "mode": mode, "collective": collective}
     times = {"completion_s": measured_s, "predicted_s": predicted_s}
     counts = {"drops": drops, "late": late, "retransmitted_bytes": again, "quickest_transfer": np.nan}
+    counts["reembedded"] = collective == 0
     return pd.DataFrame([of_point | times | counts])
 
 
@@ -465,6 +466,19 @@ def test_the_model_holds_by_median_and_p99_error_and_drops_give_a_warning():
     ):
         found = fidelity(parts)
         assert (found.holds, bool(found.warnings), "\nWARNING: " in str(found)) == (holds, warned, warned)
+
+
+def test_without_line_rate_the_collectives_after_slow_start_are_compared_by_themselves():
+    """Collective 0 of three has new connections, and takes 4.6 times the predicted time."""
+    parts = [measured(4.6, 1.0), measured(1.0, 1.0, collective=1), measured(1.001, 1.0, collective=2)]
+    found = fidelity(parts, slow=[0])
+    assert found.slow_start.collectives == 2 and found.slow_start.median_ratio == pytest.approx(1.0005)
+    assert "slow start" in found.warnings[-1] and "in 2 collectives on connections" in found.warnings[-1]
+    assert "median 1.0005, p99 0.099 %" in found.warnings[-1]
+    assert fidelity(parts).slow_start is None and "slow start" not in str(fidelity(parts))
+    only = fidelity(parts[:1], slow=[0])
+    assert only.warnings[-1].endswith("which the model does not include") and "slow start" in only.warnings[-1]
+    assert not fidelity(parts[1:], slow=[0]).warnings  # the model holds
 
 
 def test_a_mode_with_a_late_collective_is_named_though_all_collectives_together_are_near_the_model():

@@ -133,6 +133,15 @@ def test_without_line_rate_the_first_collective_shows_tcp_slow_start(tmp_path):
     assert first.completion_s / first.predicted_s > 1.2  # slow start over 20 ms of round trip
 
 
+def test_slow_start_of_pieces_on_shared_links_is_over_after_the_first_collective(tmp_path):
+    """Four pieces of a message, for each of which a receiver whose window held one would wait a round trip."""
+    wanted = ("--engine", "emulation", "--modes", "base", "--collectives", "2", "--wan-delay", "10 ms")
+    shared = ["fabric.gpus=[3, 3]", "collective.kind=allreduce", "collective.algorithm=hierarchical-direct"]
+    answer(tmp_path / "run", *wanted, sets=["transport.line_rate=false", "collective.pieces=4", *shared])
+    ratios = rows(tmp_path / "run").completion_s / rows(tmp_path / "run").predicted_s
+    assert ratios[0] > 2 and ratios[1] == pytest.approx(1, abs=1e-3)
+
+
 @pytest.fixture(scope="module")
 def testbed_report(module_vm):
     """Return what the guest script of a testbed prints in a VM."""

@@ -51,6 +51,14 @@ def test_a_key_at_its_default_is_not_told() -> None:
     assert told[0] == [] and "class.congestion_control" in told[1][0]
 
 
+def test_slow_start_is_told_as_that_of_the_first_collective_or_of_each_with_new_connections() -> None:
+    once, always, never = "in collective 0 and the first of each placement", "in every collective", "slow start"
+    for text, said, other in ((f"{SHARED}[transport]\n", once, always), (FIFO, always, once)):
+        notes = " ".join(notes_of_run(scenario_of(f"{text}line_rate=false\n").configurations()))
+        assert said in notes and other not in notes
+    assert never not in " ".join(notes_of_run(scenario_of(SHARED).configurations()))
+
+
 def test_a_swept_key_has_no_verdict_by_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.toml"
     file.write_text(SHARED)
