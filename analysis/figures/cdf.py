@@ -18,13 +18,14 @@ from analysis.figures.style import MODE_STYLES, ModeStyle, line, marker, typical
 from analysis.statistics.number_words import all_words
 
 MAX_PANELS = 8
-"""Panels in one figure; further ones get further figures."""
+"""Panels in one figure; more are divided evenly among several figures."""
 
 _QUANTILES = 200  # points drawn of a longer series, whose single steps would be too small to see
 _COLUMNS = 2
 _WIDE = 4  # panels whose longest times differ by a larger factor have time axes of their own
 _MAX_CURVES = 10  # that one panel has
 _MARKED = 0.15  # of a panel's diagonal, between two markers of a predicted curve
+_EMPTY, _NARROW = 0.4, 0.01  # time axes begin at 0 up to this part without a time, and for times in a smaller range
 
 Floats = npt.NDArray[np.float64]
 Curve = tuple[PointRows, ...]
@@ -48,9 +49,10 @@ def parts_of(name: str, group: FigureGroup) -> Iterator[tuple[str, Sequence[Conf
     """Yield the name of each figure of a group and the configurations in it."""
     stem = "-".join(part for part in (name, group.name, "cdf") if part)
     panelled = _panelled(group, group.configurations)
-    for first in range(0, len(panelled), MAX_PANELS):
-        number = "" if len(panelled) <= MAX_PANELS else f"-{first // MAX_PANELS + 1}"
-        yield stem + number, [one for here in panelled[first : first + MAX_PANELS] for one in here]
+    figures = -(-len(panelled) // MAX_PANELS)
+    for number in range(figures):
+        first, end = (-(-len(panelled) * part // figures) for part in (number, number + 1))
+        yield f"{stem}-{number + 1}" if figures > 1 else stem, [one for here in panelled[first:end] for one in here]
 
 
 def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], points: Points) -> Picture:
@@ -61,14 +63,17 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
     """
     every = [_panel(group, here, points) for here in _panelled(group, shown)]
     longest = [max((float(point.completion_s.max()) for point in panel.points), default=0.0) for panel in every]
+    shortest = [min((float(point.completion_s.min()) for point in panel.points), default=0.0) for panel in every]
     is_shared, same = max(longest) <= _WIDE * min(longest), _same_in_all(every)
     drawn, styles, note = every, dict(group.styles), ""
     constant = ", ".join(name for name in styles if name in same)
     if is_shared and len(every) > 1 and (same or all(len(panel.curves) == 1 for panel in every)):
         merged, own = _merged(every, same, group)
         if len(merged.curves) <= _MAX_CURVES:
-            drawn, styles, longest = [merged], own, [max(longest)]
-            note = f"the same in {all_words(len(every))} configurations: {constant}" if same else ""
+            drawn, styles, longest, shortest = [merged], own, [max(longest)], [min(shortest)]
+            total = len(_panelled(group, group.configurations))
+            here = f" here (of {total:,})" if len(every) < total else ""
+            note = f"the same in {all_words(len(every))} configurations{here}: {constant}" if same else ""
     if len(drawn) > 1 and same:
         first, *others = drawn
         drawn = [first, *(panel._replace(curves=_without(panel.curves, same)) for panel in others)]
@@ -83,7 +88,8 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
     with canvas(max(5.2, 2.6 * columns), height) as figure:
         grid = panels(figure, len(drawn), columns=columns, sharey=True, sharex=is_shared)
         for index, (panel, axes) in enumerate(zip(drawn, grid, strict=True)):
-            _draw(axes, panel, styles, max(longest) if is_shared else longest[index], unit)
+            extent = (min(shortest), max(longest)) if is_shared else (shortest[index], longest[index])
+            _draw(axes, panel, styles, extent, unit)
             axes.tick_params(labelbottom=True)  # also above the last row, which may be shorter
             axes.set_title(panel.title, fontsize=8)
             if index % columns == 0:
@@ -204,8 +210,16 @@ def shares(times_s: Floats) -> tuple[Floats, Floats]:
     return ordered[-(-steps * len(ordered) // _QUANTILES) - 1], steps / _QUANTILES
 
 
-def _draw(axes: Axes, panel: Panel, styles: Mapping[str, ModeStyle], longest_s: float, time: tuple[float, str]) -> None:
-    """Draw a panel in a unit of time: its length in s, and its name."""
+def _draw(
+    axes: Axes,
+    panel: Panel,
+    styles: Mapping[str, ModeStyle],
+    extent_s: tuple[float, float],
+    time: tuple[float, str],
+) -> None:
+    """Draw a panel whose axis shows these shortest and longest times, in a unit of time: its length in s, and its
+    name."""
+    shortest_s, longest_s = extent_s
     if not longest_s:  # the run was interrupted before these configurations
         axes.set_axis_off()
         axes.text(0.5, 0.5, "no collective", ha="center", va="center", transform=axes.transAxes)
@@ -226,7 +240,10 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, ModeStyle], longest_s: 
             times, share = shares(measured.completion_s)
             axes.plot(times / scale, share, zorder=3, **marker(styles[name], measured=True) | {"markersize": 3.5})
     axes.set_ylim(0, 1.02)
-    axes.set_xlim(0, 1.03 * longest_s / scale)
+    is_far = shortest_s > _EMPTY * longest_s and longest_s - shortest_s > _NARROW * longest_s
+    margin_s = 0.03 * (longest_s - shortest_s if is_far else longest_s)
+    axes.set_xlim((shortest_s - margin_s) / scale if is_far else 0, (longest_s + margin_s) / scale)
+    axes.ticklabel_format(axis="x", useOffset=False)
     axes.set_xlabel(f"completion time ({unit})")
     axes.grid(True, axis="x")
 

@@ -578,6 +578,25 @@ def test_a_distribution_that_is_the_same_in_all_configurations_is_drawn_once(tmp
         assert len({str(look) for look in looks}) == len(looks)
 
 
+def test_nine_configurations_are_five_and_four_and_a_legend_counts_those_of_its_figure(tmp_path):
+    """Between 0 and the least time, more than 0.4 of the greatest, the axis of time would be empty."""
+    periods = {"sweep.collective.reembed_every": [*range(1, 10)]}
+    overrides = {"run.modes": ["base", "ccl"], "fabric.gpus": 6}
+    overrides |= {"conditions.wan_rate": "50-60 Gbit/s", "conditions.intra_rate": "40-70 Gbit/s"}
+    run = write_run(tmp_path / "run", overrides=periods | overrides, modelled=60, engines=("model",))
+    draw(run)
+    drawn = [{row["collective.reembed_every"] for row in data(run, f"run-cdf-{part}")} for part in (1, 2)]
+    assert [len(periods) for periods in drawn] == [5, 4]
+    figure, stored = plot(run, "cdf"), rows_of(run)
+    assert "the same in all 5 configurations here (of 9): base" in figure.legends[0].get_title().get_text()
+    least_ms, most_ms = 1e3 * stored.completion_s.min(), 1e3 * stored.completion_s.max()
+    assert least_ms > 0.4 * most_ms
+    left, right = figure.axes[0].get_xlim()
+    assert (
+        0 < least_ms - left < 0.1 * (most_ms - least_ms) and right > 1e3 * stored[stored.setting < 5].completion_s.max()
+    )
+
+
 def test_distributions_of_compared_algorithms_are_in_the_panel_of_their_size(tmp_path):
     sizes = {"100 kB": 1e5, "64 MB": 64e6}
     run = algorithms_by_size(tmp_path / "run", ["ring", "direct"], [*sizes], engines=("model",))
