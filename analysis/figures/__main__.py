@@ -136,20 +136,31 @@ def tasks_of(
     shown = collectives_of(run, points, configuration, number=number)
     if shown:
         has_map = bool(configuration.fabric.spec.wan.places)  # a map replaces the picture of the fabric
-        tasks.append(partial(timeline.picture, name, shown))
-        tasks.append(partial(wan_map.picture if has_map else fabric.picture, name, shown))
+        both = timeline.picture, wan_map.picture if has_map else fabric.picture
+        tasks += [_of_setting(configurations, partial(picture, name, shown), configuration) for picture in both]
         promised = (one for one in configurations[setting:] if any(each["rates_bps"] for each in one.admission))
         if (admitting := next(promised, configuration)).admission:
-            tasks.append(partial(calendar.picture, name, collectives_of(run, points, admitting, number=number)))
+            of_transfers = partial(calendar.picture, name, collectives_of(run, points, admitting, number=number))
+            tasks.append(_of_setting(configurations, of_transfers, admitting))
         if trained := training.trained(configuration):
             other = training.most_different(configurations, configuration)
             found = [_both_engines(run, points, one, number) for one in (configuration, other) if one is not None]
             for place, one in enumerate(trained):
                 beside = (*found[1], training.trained(other)[place]) if other is not None else None
-                tasks.append(partial(training.diagram, name, *found[0], one, beside=beside))
+                diagram = partial(training.diagram, name, *found[0], one, beside=beside)
+                tasks.append(_of_setting(configurations, diagram, configuration))
     elif (setting, collective) not in ((0, None), (0, 0)):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return tasks
+
+
+def _of_setting(configurations: Sequence[Configuration], task: Task, shown: Configuration) -> Task:
+    """Return a task whose figure and caption tell which of several configurations it shows, and how to draw others."""
+    if len(configurations) == 1:
+        return task
+    which = f"Setting {shown.index} of 0 to {len(configurations) - 1}"
+    words = f"{which}, {_swept_words(shown)}; python -m analysis.figures DIR --setting N draws another."
+    return _noted(words, task, drawn=[f"{which}; --setting draws another."])
 
 
 def _both_engines(

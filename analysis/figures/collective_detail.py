@@ -175,10 +175,20 @@ class Collective:
     may_be_again: bool = False
 
     @property
+    def busy(self) -> list[int]:
+        """The flows that could have a row, in display order."""
+        return _busy(self.rows, self.transfers)
+
+    @property
     def shown(self) -> list[int]:
         """The flows that have a row, at most `MAX_ROWS`, in display order: those on the critical path, then those that
         differ most."""
         return shown_flows(self.rows, self.transfers)
+
+    @property
+    def computes(self) -> bool:
+        """Whether streams are those of computations, or else clocks."""
+        return self.configuration.computes and not self.configuration.admission
 
     @property
     def words(self) -> str:
@@ -209,7 +219,7 @@ class Collective:
     def name(self, flow: Flow) -> str:
         """Return a flow in words: "g0 → g1", with the channel if there are several."""
         if not flow.links:
-            return f"{self.gpu(flow.src)} {'waits' if self.configuration.admission else 'computes'}"
+            return f"{self.gpu(flow.src)} {'computes' if self.computes else 'waits'}"
         several = any(other.channel for other in self.flows if other.links)
         return f"{self.gpu(flow.src)} → {self.gpu(flow.dst)}" + (f" #{flow.channel}" if several else "")
 
@@ -593,6 +603,7 @@ def _predicted(
 def shown_flows(rows: Sequence[int], transfers: Sequence[TimedTransfer]) -> list[int]:
     """Return which of the flows have a row in a timeline, at most `MAX_ROWS`, in the order of rows: those on the
     critical path, and then each time the one whose last message ends furthest from those of all chosen ones."""
+    rows = _busy(rows, transfers)
     critical = {timed.flow for timed in transfers if timed.is_critical}
     ends_s = dict.fromkeys(rows, 0.0)
     for timed in transfers:
@@ -607,6 +618,12 @@ def shown_flows(rows: Sequence[int], transfers: Sequence[TimedTransfer]) -> list
         del apart[furthest]
         apart = {flow: min(gap, abs(ends_s[flow] - ends_s[furthest])) for flow, gap in apart.items()}
     return [flow for flow in rows if flow in {*chosen}]
+
+
+def _busy(rows: Sequence[int], transfers: Sequence[TimedTransfer]) -> list[int]:
+    """Return these flows without streams that take no time, where the repetitions of a job wait for each other."""
+    busy = {timed.flow for timed in transfers if timed.size}
+    return [flow for flow in rows if flow in busy]
 
 
 def _spans(

@@ -65,8 +65,8 @@ def _process(pid: int, one: Collective) -> Iterator[dict[str, Any]]:
     how = "measured" if one.measured else "predicted"
     yield _meta(pid, 0, "process_name", "name", f"{one.mode}, collective {one.number}, {how}")
     yield _meta(pid, 0, "process_sort_index", "sort_index", pid)
-    tid, computed = 0, computations(one)
-    for index in one.rows:
+    tid, computed, otherwise = 0, computations(one), "computation" if one.computes else "wait"
+    for index in one.busy:
         flow, transfers = one.flows[index], one.transfers_over(index)
         lane_of = lanes(transfers)
         for lane in range(max(lane_of, default=0) + 1):
@@ -76,7 +76,7 @@ def _process(pid: int, one: Collective) -> Iterator[dict[str, Any]]:
             yield _meta(pid, tid, "thread_name", "name", f"{one.name(flow)}{crossing}{further}")
             yield _meta(pid, tid, "thread_sort_index", "sort_index", tid)
             yield from (
-                _transfer(pid, tid, one, timed, computed.get(timed.transfer, "computation"))
+                _transfer(pid, tid, one, timed, computed.get(timed.transfer, otherwise))
                 for timed, own in zip(transfers, lane_of, strict=True)
                 if own == lane
             )
@@ -91,7 +91,7 @@ def _transfer(pid: int, tid: int, one: Collective, timed: TimedTransfer, compute
     start_us, end_us = round(timed.leaves_s * 1e6, _DECIMALS), round(timed.end_s * 1e6, _DECIMALS)
     category = "wan" if flow.crosses else "site"
     if not flow.links:
-        name, category = computed, "computation"
+        name, category = computed, "computation" if one.computes else "wait"
     elif timed.block >= 0:
         name = f"{'chunk' if one.configuration.is_ring_allgather else 'block'} {timed.block}"
     else:

@@ -145,6 +145,7 @@ _MAX_FACETS = 8  # values of a second swept key up to which it has panels in one
 MAX_LINES = 7
 """Lines, or groups of bars, up to which they can be told apart in one panel; of more, each gets a row (`ranking`)."""
 _TABLES = ("class", "fault")
+_COMPUTING = ("training", "messages", "chakra", "requests")  # kinds of jobs whose schedules may have computations
 _FEW = 2  # jobs of a name that are named one by one
 _WAN_DELAY = re.compile(r"WAN (links of )?[\d.]+ (µs|ms|s)\b")
 _RATE = re.compile(r"(?P<where>wan|intra) rate (?P<rate>[\d.,-]+ [A-Za-z]*bit/s)")
@@ -224,6 +225,13 @@ class Configuration:
     def has_drawn_jobs(self) -> bool:
         """Whether the messages of any job are drawn at random."""
         return any(job.get("kind") in (BACKGROUND, REQUESTS) for job in self.values.get("job") or ())
+
+    @property
+    def computes(self) -> bool:
+        """Whether GPUs may compute: their streams are otherwise the clocks of jobs, which wait."""
+        jobs = self.values.get("job") or ()
+        own = self.values.get("collective.kind")
+        return not jobs or any("schedule" in job or job.get("kind", own) in _COMPUTING for job in jobs)
 
     @property
     def has_blocks(self) -> bool:

@@ -51,7 +51,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     shown = [collectives[index] for index in most_different([one.completion_s for one in collectives], _MAX_MODES)]
     longest_s = max(max(one.completion_s, *(timed.end_s for timed in one.transfers)) for one in shown)
     links = min(_MAX_LINKS, max(len(one.costs) for one in shown))
-    heights = [0.9 + 0.19 * min(len(first.flows), MAX_ROWS), 0.4 + 0.15 * links]
+    heights = [0.9 + 0.19 * len(first.shown), 0.4 + 0.15 * links]
     columns = 1 if len(shown) * sum(heights) <= _HIGH else 2  # one, for a column of a paper, if a page has room for it
     bands = -(-len(shown) // columns)  # each has a row of timelines and a row of links
     label = first.configuration.label
@@ -87,10 +87,10 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     bars = "a chunk in transit over a ring edge"
     if not first.configuration.is_ring_allgather:
         bars = "a message in transit between two GPUs"
-    left_out = len(first.flows) - MAX_ROWS
+    left_out = len(first.busy) - MAX_ROWS
     caption = f"Timeline of {first.words}, of {label}: each bar is {bars}; the critical path is outlined."
     if left_out > 0:
-        caption += f" {left_out} of {len(first.flows)} rows are left out: {_KEPT}."
+        caption += f" {left_out} of {len(first.busy)} rows are left out: {_KEPT}."
     return Picture(
         name=f"{name}-timeline",
         caption=caption,
@@ -133,11 +133,13 @@ def _explanation(collectives: Sequence[Collective], marks: str) -> list[str]:
         f"{grey}Right: the rate of the flow's slowest link, the lowest in bold. Dashed: completion.",
         critical,
     ]
+    if not one.computes and any(not one.flows[row].links for row in one.shown):
+        lines.append("Rows that wait: until what a job does next is due.")
     if any(one.spans for one in collectives):
         lines.append("Filled: the predicted rate of a message over time, as a share of the rate of its slowest link.")
-    left_out = len(one.flows) - MAX_ROWS
+    left_out = len(one.busy) - MAX_ROWS
     if left_out > 0:
-        lines.append(f"{left_out} of {len(one.flows)} rows are left out: {_KEPT}.")
+        lines.append(f"{left_out} of {len(one.busy)} rows are left out: {_KEPT}.")
     return lines
 
 

@@ -156,7 +156,8 @@ def diagram(
         }
         names = {_ARROW: "over the WAN", _GRADIENTS: "gradients over the WAN"}
         handles += [Line2D([], [], color=colour, label=name) for colour, name in names.items() if colour in drawn]
-        legend(figure, handles)
+        has_numbers = any(len(_batches(panel.bars)) > 1 for panel in panels)
+        legend(figure, handles, "Numbers: the micro-batch." * has_numbers)
     return Picture(
         name=f"{name}-{training.job}-stages" if training.job else f"{name}-stages",
         caption=f"Pipeline of {which} of {label}: the computations of GPUs"
@@ -224,7 +225,7 @@ def _draw(axes: Axes, panel: _Panel, longest_s: float, which: str) -> None:
     colours = [_WORK[bar.work[0]][1] for bar in bars]
     axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.4))
     size_pt = legible_pt(axes.figure.figure, _NUMBER_PT)
-    if len(bars) <= _MAX_NUMBERS:
+    if len(bars) <= _MAX_NUMBERS and len(_batches(bars)) > 1:
         for bar in bars:
             x = (bar.start_s + bar.end_s) / 2 / scale
             ink = "white" if bar.work[0] == "B" else INK
@@ -255,6 +256,11 @@ def _draw(axes: Axes, panel: _Panel, longest_s: float, which: str) -> None:
     idle = 1 - sum(bar.end_s - bar.start_s for bar in bars) / (len(ranks) * took_s)
     title = f"{which}{MODE_STYLES[one.mode].label}, {how}: {took_s / scale:.5g} {unit}, bubble {idle:.1%}"
     axes.set_title(title, fontsize=8.5)
+
+
+def _batches(bars: Sequence[_Bar]) -> set[str]:
+    """Return the numbers of the micro-batches of these computations."""
+    return {bar.work[1:] for bar in bars}
 
 
 def _crossing(one: Collective, training: Trained) -> list[TimedTransfer]:

@@ -280,6 +280,21 @@ def test_a_computation_has_its_own_timeline_row_and_its_time_on_the_critical_pat
     ]
 
 
+@pytest.mark.parametrize(("every", "waits"), [({}, False), ({"every": "20 ms"}, True)])
+def test_repetitions_of_a_job_have_no_row_that_computes_and_clocks_have_one_that_waits(tmp_path, every, waits):
+    """Between repetitions each GPU waits for its own end, which takes no time, or for the next tick of a clock."""
+    jobs = [[{"name": "a", "size": size, "count": 3} | every] for size in ("1 MB", "2 MB")]
+    overrides = {"fabric.gpus": 4, "sweep.job": jobs, "run.modes": ["base"]}
+    folder = write_run(tmp_path / "run", overrides=overrides, modelled=1, engines=("model",))
+    draw(folder)
+    text = words(folder)
+    assert "computes" not in text and ("g3 waits" in text, "Rows that wait" in text) == (waits, waits)
+    assert "Setting 0 of 0 to 1; --setting draws another." in text
+    events = json.loads((folder / "figures/run-timeline.json").read_text())["traceEvents"]
+    assert {event["cat"] for event in events if event["ph"] == "X"} == {"site", "wan", *["wait"] * waits}
+    assert "Setting 0 of 0 to 1" not in (folder / "figures/run.svg").read_text()
+
+
 @pytest.mark.parametrize(
     "change",
     [

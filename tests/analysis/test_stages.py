@@ -57,3 +57,16 @@ def test_what_buckets_save_is_what_the_documentation_says(tmp_path, micro_batche
     saved = [times_ms[0] - time for time in times_ms]
     told = [(count - 1) * min(backward_ms / count - 5, 128 / count) for count in (1, 2, 4, 8, 16)]
     assert saved == pytest.approx(told, abs=0.5)  # links within sites have a delay, too
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_bars_have_numbers_of_micro_batches_which_the_legend_explains_if_there_are_several(tmp_path, micro_batches):
+    overrides = TRAINING | {"training.micro_batches": micro_batches, "sweep.training.buckets": [1, 2]}
+    figure = plot(
+        write_run(tmp_path / "run", overrides=overrides, modelled=1, engines=("model",)), "training", number=2
+    )
+    numbers = {text.get_text() for axes in figure.axes for text in axes.texts}
+    told = figure.legends[0].get_title().get_text()
+    assert numbers == ({"0", "1"} if micro_batches > 1 else set())
+    assert ("Numbers: the micro-batch." in told) == (micro_batches > 1)
+    assert "Setting 0 of 0 to 1; --setting draws another." in told.replace("\n", " ")
