@@ -21,6 +21,7 @@ from scenarios.spec.consistency import inconsistencies
 from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, SWEPT
 from scenarios.spec.roles import of_tables
 from scenarios.spec.scenario import BEFORE, DEFAULTS, Axis, Scenario, plain_values
+from scenarios.spec.toml_text import toml_text
 from scenarios.spec.unused_keys import unused_keys
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, elements, format_value, one_line
@@ -374,7 +375,7 @@ def resolved(scenario: Scenario) -> str:
         table[key.name.rpartition(".")[2]] = key.kind.write(value)
     if axes:
         document["sweep"] = {key: [KEYS[key].kind.write(item) for item in values] for key, values in axes.items()}
-    return tomli_w.dumps(document)
+    return toml_text(document)
 
 
 def _scenario_path(scenario: str) -> Path:
