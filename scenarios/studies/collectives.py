@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,10 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
     lines = list(_lines(scenario, rows, _test(options.kind), is_checked=bool(options.check)))
     heading = f"{scenario.collective.kind}, {_conditions(scenario)}"
     pieces = _pieces_words(scenario, lines)
-    tables = list(_nccl_tables(scenario, lines, pieces)) if options.nccl else [_table(lines, heading, pieces)]
+    if options.nccl:
+        tables = list(_nccl_tables(scenario, lines, pieces, is_fastest=options.algorithms is None))
+    else:
+        tables = [_table(lines, heading, pieces)]
     return Answer(
         tables=tables,
         as_json=[asdict(line) for line in lines],
@@ -171,7 +175,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         Override("collective.emulated", count, "--collectives"),
         Override("collective.channels", options.channels, "--channels"),
         Override("collective.pieces", options.pieces, "--pieces"),
-        Override("run.modes", listed("--modes", options.modes), "--modes"),
+        Override("run.modes", listed("--modes", options.modes or ("base" if options.nccl else "base,wan")), "--modes"),
         *(single_value(name, text) for name in _OF_RUN if (text := getattr(options, name)) is not None),
         *(assignment(text) for text in options.set),
         Override("sweep.collective.size", [format_size(size) for size in sizes], "--from"),
@@ -296,8 +300,11 @@ def _table(lines: list[Line], title: str, pieces: str) -> Table[Line]:
     return Table(columns, lines, title=title, notes=notes)
 
 
-def _nccl_tables(scenario: "Scenario", lines: list[Line], pieces: str) -> Iterator[Table[Line] | str]:
-    """Yield a table in the columns of nccl-tests for each mode and algorithm, and the average bus bandwidth."""
+def _nccl_tables(
+    scenario: "Scenario", lines: list[Line], pieces: str, *, is_fastest: bool
+) -> Iterator[Table[Line] | str]:
+    """Yield a table in the columns of nccl-tests, and the average bus bandwidth, for each mode and algorithm; or for
+    each mode alone, of the fastest algorithm at each size, as NCCL chooses one."""
     columns = [
         Column[Line]("size", lambda line: f"{line.size}"),
         Column[Line]("count", lambda line: f"{line.count_each}"),
@@ -318,11 +325,29 @@ def _nccl_tables(scenario: "Scenario", lines: list[Line], pieces: str) -> Iterat
         + f"\n# {pieces}"
         * bool(pieces)
     )
-    for mode, algorithm in dict.fromkeys((line.mode, line.algorithm) for line in lines):
-        own = [line for line in lines if (line.mode, line.algorithm) == (mode, algorithm)]
-        title = f"# {scenario.collective.kind}, {algorithm}, mode {mode}, {scenario.fabric.grain} grain"
+    found: dict[tuple[str, str], list[Line]] = {}
+    for line in _fastest(lines) if is_fastest else lines:
+        found.setdefault((line.mode, "" if is_fastest else line.algorithm), []).append(line)
+    for (mode, _), own in found.items():
+        runs = [list(some) for _, some in groupby(own, key=lambda line: line.algorithm)]
+        algorithms = ", ".join(f"{run[0].algorithm}{_from(run, runs)}" for run in runs)
+        title = f"# {scenario.collective.kind}, {algorithms}, mode {mode}, {scenario.fabric.grain} grain"
         mean = sum(line.busbw for line in own) / len(own) / 1e9
         yield Table(columns, own, title=title, notes=[f"# Avg bus bandwidth    : {mean:g}"])
+
+
+def _fastest(lines: list[Line]) -> list[Line]:
+    """Return the line of the fastest algorithm of each mode and size, in the order of sizes."""
+    of_size: dict[tuple[str, int], list[Line]] = {}
+    for line in lines:
+        of_size.setdefault((line.mode, line.size), []).append(line)
+    best = [min(some, key=lambda line: line.time_s) for some in of_size.values()]
+    return sorted(best, key=lambda line: line.size)
+
+
+def _from(run: list[Line], runs: list[list[Line]]) -> str:
+    """Return from which size on an algorithm is the fastest, " from 8388608 on", if there are several."""
+    return f" from {run[0].size} on" if len(runs) > 1 else ""
 
 
 def _sizes(least: int, most: int, factor: int, step: int | None) -> Iterator[int]:
@@ -348,14 +373,16 @@ def _parser() -> ScenarioParser:
     add_scenario(parser, count=20)
     parser.add_argument("--engine", choices=("model", "emulation", "both"), default="model", help="(default model)")
     parser.add_argument("--kind", default="allreduce", help="the collective (default allreduce)")
-    parser.add_argument("--algorithms", help="of the collective, separated by commas (default all)")
+    parser.add_argument(
+        "--algorithms", help="of the collective, separated by commas (default all; with --nccl the fastest)"
+    )
     parser.add_argument("--schedule", type=Path, metavar="FILE", help="a schedule: MSCCL XML, or TE-CCL's JSON")
     parser.add_argument(
         "-g", "--gpus", "--ngpus", metavar="N", help="GPUs in total, or of each site as 3+5 (default: the scenario's)"
     )
     parser.add_argument("--wan-delay", metavar="T", help='delay of a WAN link, such as "10 us"')
     parser.add_argument("--seed", metavar="S", help="seed of all random numbers")
-    parser.add_argument("--modes", default="base,wan", help="separated by commas (default base,wan)")
+    parser.add_argument("--modes", help="separated by commas (default base,wan; with --nccl base)")
     size = "SIZE"
     parser.add_argument("-b", "--from", "--minbytes", dest="least", default="8 kB", help="(default 8 kB)", metavar=size)
     parser.add_argument(
@@ -367,7 +394,7 @@ def _parser() -> ScenarioParser:
     )
     parser.add_argument("-w", "--warmup", "--warmup_iters", type=int, default=0, help="more, first, that do not count")
     parser.add_argument("-c", "--check", type=int, choices=(0, 1), default=1, help="0: no #wrong (bytes are verified)")
-    parser.add_argument("--nccl", action="store_true", help="print the columns of nccl-tests")
+    parser.add_argument("--nccl", action="store_true", help="print the table of nccl-tests")
     parser.add_argument("--channels", type=int, default=1, help="number of parallel rings (default 1)")
     parser.add_argument("--pieces", type=int, default=1, help="messages in which every slot is sent (default 1)")
     parser.add_argument("--jobs", type=int, default=1, help="processes or VMs at a time (default 1)")

@@ -131,6 +131,23 @@ def test_options_and_columns_are_those_of_nccl_tests(capsys: pytest.CaptureFixtu
     assert [int(row[0]) for row in stepped[1:]] == [1 << 20, 2 << 20, 3 << 20]
 
 
+def test_without_algorithms_there_is_one_table_of_the_fastest_at_each_size(capsys: pytest.CaptureFixture[str]) -> None:
+    """Small blocks have one delay by `direct`; large ones share fewer bytes of the WAN by `hierarchical-direct`."""
+    asked = ["--kind", "all_gather_perf", "-b", "1K", "-e", "1G", "-f", "1024", "-n", "1"]
+    lines = printed(main, capsys, *CONSTANT, *asked, "--modes", "base")
+    best_s = {size: min(line["predicted_s"] for line in lines if line["size"] == size) for size in (1 << 10, 1 << 20)}
+    _, *rows = nccl(capsys, *asked)
+    assert [int(row[0]) for row in rows] == [1 << 10, 1 << 20, 1 << 30]
+    for row, (size, least_s) in zip(rows, best_s.items(), strict=False):
+        assert int(row[0]) == size and float(row[5]) == pytest.approx(1e6 * least_s, abs=0.01)
+    assert main([*CONSTANT, *asked, "--nccl"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("Avg bus bandwidth") == 1 and "mode base" in said and "mode wan" not in said
+    assert "direct from 1024 on, hierarchical-direct from 1048576 on, mode base" in said
+    assert main([*CONSTANT, *asked, "--nccl", "--algorithms", "ring,direct", "--modes", "base,wan"]) == 0
+    assert capsys.readouterr().out.count("Avg bus bandwidth") == 4
+
+
 def test_every_output_tells_in_how_many_pieces_slots_are_sent(capsys: pytest.CaptureFixture[str]) -> None:
     """A chain of n GPUs passes k pieces on in (n - 1 + k - 1) / k times the time of the whole buffer on a link."""
     asked = ["--kind", "broadcast", "--algorithms", "chain", "--modes", "base", "-b", "8 MB", "-e", "8 MB", *CONSTANT]
