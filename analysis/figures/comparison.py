@@ -43,6 +43,8 @@ _LABEL_WIDTH = 21  # characters of a line of the y label of gains
 _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 _MAX_COLUMNS = 4  # facets side by side; further ones are below
 _PAGE = 7.2  # inches of the widest figure with panels side by side, unless a key has panels
+_LOSS = -1.0  # gains on lines that are lower do not span the panel if others are above 0
+_MARGIN = 0.22  # of the span of gains, beyond them
 _MAX_GAINS = 4  # ticks up to which every bar has room for its gain in figures
 
 
@@ -94,15 +96,14 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
             drawn.append((panel, comparison, title, here))
     width = columns * inches
     estimates = [estimate for one in comparisons for estimate in one.estimates]
-    over = baseline_of(estimates)
     has_gains = any(one.gain is not None and abs(one.gain.value) >= _ROUNDING for one in estimates)
     with canvas(max(5.6, width), bands * _high(bands, has_gains=has_gains) + 0.9) as figure:
         heights = [3.0, 2.0 if has_gains else 0.01] * bands
         axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
         for (band, column), comparison, title, here in drawn:
             times, gains = axes[2 * band : 2 * band + 2, column]
-            if is_faceted:
-                gains.margins(x=0.09)  # keeps the last tick's label clear of the next panel's first one
+            if is_faceted or group.is_numeric:
+                gains.margins(x=0.09)  # keeps the last tick's label within its panel, clear of the next one's first
             if times is not axes[0, 0]:  # one scale, for measured and predicted times, too
                 times.sharey(axes[0, 0])
                 gains.sharey(axes[1, 0])
@@ -122,16 +123,17 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                 for right in (times, gains):
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
+        _limit(axes[1, 0], group, estimates)
         _hide_empty(axes, {panel for panel, *_ in drawn})
         legend(figure, _handles(comparisons, group), _note(comparisons, group, estimates, has_gains=has_gains))
         heading(figure, group.title)
-    stem = f"{name}-{group.name}" if group.name else name
     by = ", ".join(map(group.key_words, group.compared)) if len(group.ticks) == 1 and group.compared else group.x_label
     against = f", against {by}" if len(group.configurations) > 1 else ""
     rounds = rounds_note(group) and f" {rounds_note(group)}"
-    caption = f"Mean completion time{f' and gain over {over}' if has_gains else ''}{against}: {group.title}.{rounds}"
-    data = csv_text(row_of(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
-    return Picture(name=stem, caption=caption, figure=figure, data=data)
+    gained = f" and gain over {baseline_of(estimates)}" if has_gains else ""
+    caption = f"Mean completion time{gained}{against}: {group.title}.{rounds}"
+    data = csv_text(row_of(group, estimate) for estimate in estimates)
+    return Picture(name="-".join(filter(None, [name, group.name])), caption=caption, figure=figure, data=data)
 
 
 def _high(bands: int, *, has_gains: bool) -> float:
@@ -272,7 +274,7 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, estim
         times.set_ylim(0, max(times.get_ylim()[1], 1.06 * max(means_s) / unit_s))
     times.set_ylabel(f"mean time{' of a round' * has_rounds(group)} ({unit})")
     gains.set_ylabel(fill(f"gain over {over} (%)", _LABEL_WIDTH))
-    gains.margins(y=0.22)  # room for the labels beyond whiskers
+    gains.margins(y=_MARGIN)  # room for the labels beyond whiskers
     if all(one.gain is None or abs(one.gain.value) < _ROUNDING for one in estimates):
         for nothing in (*gains.lines, *gains.collections, *gains.texts):  # that would be rounding errors
             nothing.set_visible(False)
@@ -299,6 +301,21 @@ def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup,
     gains.set_xlabel(group.x_label)
     for axes in (times, gains):
         axes.grid(True, axis="both")
+
+
+def _leaves_losses_out(group: FigureGroup, estimates: Sequence[Estimate]) -> bool:
+    """Return whether some gains are so low that others, above 0, would look alike on lines in a panel with both."""
+    if not group.is_numeric:
+        return False
+    saved = [one.gain.value for one in estimates if one.gain is not None]
+    return min(saved, default=0.0) < _LOSS and max(saved, default=0.0) > 0
+
+
+def _limit(gains: Axes, group: FigureGroup, estimates: Sequence[Estimate]) -> None:
+    """Leave such losses out of a panel of gains, and of those that share its axis."""
+    if _leaves_losses_out(group, estimates):
+        highest = 100 * max(np.fmax(one.gain.value, one.gain.high) for one in estimates if one.gain is not None)
+        gains.set_ylim(105 * _LOSS, highest + _MARGIN * (highest - 100 * _LOSS))
 
 
 def _line(group: FigureGroup, one: Estimate) -> str:
@@ -399,6 +416,8 @@ def _note(
     if any(each and not each.why and each.low < each.high for _, *both in intervals for each in both):
         lines.append("whiskers: 95 % interval" + "; of a gain, from pairs of the same collectives" * has_gains)
     lines += _missing(comparisons)
+    if _leaves_losses_out(group, estimates):
+        lines.append("not drawn: gains under −100 %, where the time is more than twice as long")
     over = baseline_of(estimates)
     lines += [f"no gains: no time differs from that of {over}"] * (over is not None and not has_gains)
     return "\n".join([*lines, *([rounds_note(group)] if has_rounds(group) else [])])

@@ -142,7 +142,7 @@ def _names(curves: "Curves", size_pt: float, across: float) -> "_Names":
 def down_note(collectives: Sequence[Collective]) -> str:
     """Return a line that explains the marks of links that are down when one of these collectives begins; "" if none
     is."""
-    return "\nDotted red: down." if any(one.down for one in collectives) else ""
+    return "\nDotted: down." if any(one.down for one in collectives) else ""
 
 
 def failing_note(collectives: Sequence[Collective]) -> str:
@@ -151,7 +151,7 @@ def failing_note(collectives: Sequence[Collective]) -> str:
     if failing is None:
         return ""
     when = f"goes down within the collective, {failing.failing_words} after its beginning"
-    return f"\nDashed red: {when}. Which links its traffic took then is not recorded, nor shown."
+    return f"\nDashed: {when}. Which links its traffic took then is not recorded, nor shown."
 
 
 def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
@@ -289,7 +289,7 @@ def _draw(
     used = sorted({index for flow in one.flows for index in flow.links})
     colours = [scales[link.kind == "wan"].to_rgba(one.rates_bps[link.index] / 1e9) for link in links]
     crowded = sum(link.kind == "wan" for link in links) > _MANY
-    for wan, thin, opaque in ((False, 0.8, 0.2), (True, 1.1, 0.3 if crowded else 0.75)):
+    for wan, thin, opaque in ((False, 0.8, 0.3), (True, 1.1, 0.3 if crowded else 0.75)):
         here = [link for link in links if (link.kind == "wan") is wan and link.index not in (*used, *one.down)]
         here = here if wan or curves.shows_all else []
         paths = [

@@ -213,8 +213,8 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
             above.legend(fontsize="x-small", ncols=_LEGEND_COLUMNS, **where)
         for y, one in enumerate(ranks):
             end_s = last_s if one["end_s"] is None else one["end_s"]
-            colour = _WRONG if _has_failed(one) else _DONE
-            below.barh(y, min(end_s, last_s) / scale, height=0.7, color=colour)
+            look = {"color": _WRONG, "hatch": "///", "edgecolor": "white"} if _has_failed(one) else {"color": _DONE}
+            below.barh(y, min(end_s, last_s) / scale, height=0.7, linewidth=0, **look)
         below.set_yticks(range(len(ranks)), [f"{one['rank']} ({one['gpu']})" for one in ranks], fontsize=7)
         below.invert_yaxis()
         below.grid(False)
@@ -222,7 +222,7 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
         below.set_xlabel(f"time since the ranks were started ({unit})", color=INK)
         below.set_xlim(0, last_s / scale)
         heading(figure, f"WAN links and ranks of a program\n{which_of(run)}")
-        notes = ["Ranks that failed are red."] * any(map(_has_failed, ranks))
+        notes = ["Hatched: ranks that failed."] * any(map(_has_failed, ranks))
         notes += ["Where a line is missing, the time between two samples is too short to tell."] * is_gap
         notes += ["Faults are in force where it is shaded."] * bool(run.get("faults"))
         explain(figure, " ".join(notes))

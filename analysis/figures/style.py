@@ -159,10 +159,11 @@ def name_modes(names: Iterable[str], routings: Collection[str] | None = None) ->
 INK, FAINT = "#222222", "#8A8A8A"
 """The colours of text and outlines, and of less important parts."""
 
-BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("bandwidth", ["#3B0F70", "#A8327D", "#F1605D", "#FDBF6F"])
-"""Available bandwidth of a link within a site: dark is slow; lightness alone gives the order."""
+BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("bandwidth", ["#3B0F70", "#A8327D", "#E4564F", "#E8973A"])
+"""Available bandwidth of a link within a site: dark is slow; lightness alone gives the order. The lightest has a
+contrast of more than 2 to 1 with white."""
 
-WAN_BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("wan", ["#00241F", "#00695C", "#26A69A", "#80CBC4"])
+WAN_BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("wan", ["#00241F", "#00695C", "#1F9488", "#5FB3A9"])
 """Available bandwidth of a WAN link, with another hue and a scale of its own: dark is slow."""
 
 UTILISATION: Colormap = LinearSegmentedColormap.from_list("utilisation", ["#8FBBD9", "#4C78A8", "#B5472F", "#5A0F1E"])

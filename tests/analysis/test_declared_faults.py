@@ -112,11 +112,11 @@ def test_a_link_that_fails_within_the_shown_collective_is_dashed_red_with_its_in
     drawn = (folder / "figures" / f"{name}-{kind}.svg").read_text()
     dashed = re.findall(r'<path [^>]*style="[^"]*stroke-dasharray[^"]*stroke: #d00000', drawn)
     assert len(dashed) == 4  # both directions in each of two panels
-    assert "Dashed red: goes down within the collective, 1.5 ms after its beginning." in drawn
+    assert "Dashed: goes down within the collective, 1.5 ms after its beginning." in drawn
     with (folder / "figures" / f"{name}-{kind}.csv").open() as file:
         rows = list(csv.DictReader(file))
     a, b = cut.split("-")
     assert {(row["src"], row["dst"]) for row in rows if row["fails_s"]} == {(a, b), (b, a)}
     assert {row["fails_s"] for row in rows} == {"", "0.0015"}
     draw(folder, collective=4)  # which begins with the dead link
-    assert "Dashed red" not in (folder / "figures" / f"{name}-{kind}.svg").read_text()
+    assert "Dashed: goes" not in (folder / "figures" / f"{name}-{kind}.svg").read_text()

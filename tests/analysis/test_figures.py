@@ -273,6 +273,26 @@ def algorithms_by_size(folder, algorithms, sizes, *, modelled=80, modes=("base",
     return write_run(folder, overrides=overrides | {"sweep.collective.size": sizes}, modelled=modelled, **options)
 
 
+def test_gains_of_the_best_are_told_apart_where_others_take_several_times_as_long(tmp_path):
+    """The 128 MB of halving-doubling cross a slow WAN more often than those of the ring."""
+    names = ["ring", "halving-doubling", "hierarchical", "hierarchical-direct"]
+    overrides = {"collective.kind": "allreduce", "run.modes": ["base"], "conditions.wan_rate": "25 Gbit/s"}
+    overrides |= {"fabric.gpus": 12, "conditions.wan_delay": "20 ms"}
+    swept = {"sweep.collective.algorithm": names, "sweep.collective.size": ["100 kB", "16 MB", "128 MB"]}
+    run = write_run(tmp_path / "run", overrides=overrides | swept, modelled=20, engines=("model",))
+    figure, means_s = plot(run), rows_of(run).groupby(["collective.algorithm", "collective.size"]).completion_s.mean()
+    assert means_s["halving-doubling", 128e6] > 2.1 * means_s["ring", 128e6]
+    gains = figure.axes[1]
+    best = max(100 * (1 - means_s[name, 128e6] / means_s["ring", 128e6]) for name in names)
+    assert best > 0 and gains.get_ylim()[0] == -105 and best < gains.get_ylim()[1] < 150
+    assert "not drawn: gains under −100 %" in figure.legends[0].get_title().get_text().replace("\n", " ")
+    figure.draw_without_rendering()
+    right = max(label.get_window_extent().x1 for label in gains.get_xticklabels())
+    assert right <= gains.get_window_extent().x1
+    without = plot(algorithms_by_size(tmp_path / "near", names[:1] + names[2:], ["1 MB", "2 MB"], engines=("model",)))
+    assert "not drawn" not in without.legends[0].get_title().get_text()
+
+
 def test_compared_algorithms_are_lines_in_one_panel_above_their_gains(tmp_path):
     """Which algorithm is fastest at which size, and by how much, is seen in one panel, with units."""
     sizes = {"100 kB": 1e5, "1 MB": 1e6, "64 MB": 64e6}

@@ -587,14 +587,14 @@ def test_the_picture_of_the_fabric_tells_which_links_are_down_and_names_parallel
     shown = collectives_of(found, points_of(found, every), one, number=3)
     figure = fabric.picture("paper", shown).figure
     explained = " ".join(figure.get_supxlabel().split())
-    assert "Dotted red: down." in explained and "(#2): the second link between the same two." in explained
+    assert "Dotted: down." in explained and "(#2): the second link between the same two." in explained
     for axes in figure.axes[: len(shown)]:
         words = [text.get_text() for text in axes.texts]
         assert words.count("down") == 2 and words.count("25 (#2)") == 2 and words.count("(#3)") == 2
     before = collectives_of(found, points_of(found, every), one, number=2)
     figure = fabric.picture("paper", before).figure
     assert "down" not in [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert "Dotted red" not in figure.get_supxlabel()
+    assert "Dotted: down" not in figure.get_supxlabel()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -112,6 +112,8 @@ def test_a_server_that_is_ended_after_the_run_has_not_failed_and_leaves_room_for
     assert [bar.get_width() for bar in below.patches] == pytest.approx([300] * 3)
     colours = [bar.get_facecolor() for bar in below.patches]
     assert colours[0] == colours[1] != colours[2]
+    assert [bar.get_hatch() for bar in below.patches] == [None, None, "///"]  # seen in grey, too
+    assert "Hatched: ranks that failed." in picture.figure.get_supxlabel().replace("\n", " ")
 
 
 def test_the_parts_of_a_step_are_stacked_to_its_time_in_each_run() -> None:

@@ -143,3 +143,15 @@ def test_the_legend_of_plain_bars_has_their_names_and_colours(measured: bool) ->
     assert [text.get_text() for text in legend.get_texts()] == ["base", "ccl"]
     drawn = [one.get_facecolor() for one in figure.axes[0].patches]
     assert [one.get_facecolor() for one in legend.get_patches()] == drawn
+
+
+@pytest.mark.parametrize("scale", [style.BANDWIDTH, style.WAN_BANDWIDTH])
+def test_rates_get_lighter_and_the_highest_is_seen_on_white_paper(scale: Any) -> None:
+    """The contrast is that of WCAG 2.1, (1 + 0.05) / (luminance + 0.05) with white."""
+
+    def luminance(share: float) -> float:
+        parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in scale(share)[:3]]
+        return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True)))
+
+    found = [luminance(step / 50) for step in range(51)]
+    assert found == sorted(found) and 1.05 / (found[-1] + 0.05) > 2.2
