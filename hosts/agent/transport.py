@@ -72,7 +72,8 @@ class Transport:
     interfaces must have. `queue` is the queue of a link that flows share: "fair" gives each an equal share, "fifo"
     serves them in order of arrival. A fifo queue holds `buffer_bytes` of frames (None: unlimited) and ECN-marks frames
     that find more than `ecn_threshold_bytes` in it. A WAN link drops the fraction `wan_loss` of all frames. TCP
-    retransmits after a timeout of at least `rto_min_s` plus a round trip (RFC 6298, with Linux's lower bound).
+    retransmits after a timeout of at least `rto_min_s` plus a round trip (RFC 6298, with Linux's lower bound). Programs
+    find verbs devices of the kind `rdma`, "rxe" or "siw", if it is not None; agents use TCP.
     """
 
     line_rate: bool = True
@@ -84,6 +85,7 @@ class Transport:
     ecn_threshold_bytes: int | None = None
     wan_loss: float = 0.0
     rto_min_s: float = 0.2
+    rdma: str | None = None
 
     @property
     def all_use_ecn(self) -> bool:

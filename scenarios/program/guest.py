@@ -38,6 +38,7 @@ from scenarios.program.kernel_log import memory_troubles
 from scenarios.program.marks import Marks
 from scenarios.program.preload import Preloaded, PreloadError
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
+from scenarios.program.rdma import set_up_rdma
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.servers import LOOK_NS, Endings, HostSockets, useless
 from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
@@ -86,6 +87,7 @@ def main(arguments: list[str]) -> int:
                 timeline.connected()
             lowest_bps, fastest_bps = rate_bounds_bps(config, testbed.conditions)
             set_up_sockets(testbed, fastest_bps, lowest_bps=lowest_bps, paths_change=timeline.changes_paths)
+            set_up_rdma(testbed)
             testbed.tell = _say_nothing  # from now on records are events of the run
             with (
                 testbed.host_ports(fastest_bps),

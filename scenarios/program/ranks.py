@@ -37,6 +37,7 @@ from topologies.namespaces import (
     join,
     starting_in,
 )
+from topologies.shaping.rdma import DEVICES, device_numbers
 
 FILES = "files"
 """The folder within the run folder for the files that the program wrote into its working directory."""
@@ -135,6 +136,12 @@ class RankFiles:
         for name, (major, minor) in _DEVICES.items():
             os.mknod(devices / name, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
             (devices / name).chmod(0o666)
+        verbs = device_numbers()
+        if verbs:
+            (devices / DEVICES.name).mkdir()
+        for name, number in verbs.items():  # the kernel lets a rank open its own host's only
+            os.mknod(devices / DEVICES.name / name, 0o666 | stat.S_IFCHR, number)
+            (devices / DEVICES.name / name).chmod(0o666)
         for name, target in _LINKS.items():
             (devices / name).symlink_to(target)
         for name in ("pts", "shm"):
@@ -207,6 +214,8 @@ class RankFiles:
         mount("none", Path("/"), flags=_MS_REMOUNT | MS_BIND | _MS_RDONLY)
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if device_numbers():  # RDMA pins the memory that it uses; hosts with such devices lift the limit
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
         # Linux's usual limit. Launchers close all descriptors that a process may have, one by one, in each child.
         most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(_OPEN_FILES, most_files), most_files))

@@ -187,6 +187,7 @@ _SMALL_BUFFER = _is_given(
 _SLOW_START = _is_value("transport.line_rate", value=False)
 _IDLE_SLOW_START = _is_value("transport.slow_start_after_idle", value=True)
 _RTO_MIN = _is_given("transport.rto_min", lambda config: config.transport.rto_min_s != Transport.rto_min_s)
+_RDMA = _is_given("transport.rdma", lambda config: config.transport.rdma is not None)
 _TE = _is_value("fabric.routing", te.ROUTING)
 _TE_ON_RAILS = _is_given(
     "fabric.routing",
@@ -322,6 +323,7 @@ TABLE = (
         "reroute never and every 1",
     ),
     Exclusion(_BUFFER, _LINK_LOSS, "a link's loss takes the place of its queue"),
+    Exclusion(_RDMA, _WALL, "its timers are later than a packet takes", "the virtual clock"),
     Exclusion(_RTO_MIN, _WALL, "not every machine's kernel can set it", "the default, or the virtual clock"),
     Exclusion(_PROBING, _WALL, "late timers change the time of a probe", "the virtual clock, or other knowledge"),
     Exclusion(

@@ -355,7 +355,7 @@ RULES = (
         (*_MODE_TABLES, "fabric"),
     ),
     Rule(
-        tuple(key for key in _PROGRAM_KEYS if key not in (*_PROGRAM_RUN_KEYS, "program.capture")),
+        (*(key for key in _PROGRAM_KEYS if key not in (*_PROGRAM_RUN_KEYS, "program.capture")), "transport.rdma"),
         "there is no program.command, [[program]] or --exec, and no prompt (--cli)",
         lambda config: config.program.is_given,
         ("program",),

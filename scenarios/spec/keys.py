@@ -55,6 +55,7 @@ from topologies.fabric.maps import ALLOWED, read_wan, write_wan
 from topologies.fabric.wan import MAX_PATHS
 from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale
+from topologies.shaping.rdma import KINDS as RDMA
 
 MAX_COLLECTIVES = 10_000_000
 MIN_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
@@ -389,6 +390,12 @@ KEYS: Mapping[str, Key] = {
         Key("transport.rto_min", "rto_min_s", _RTO, "Lower bound of TCP's retransmission timeout, in virtual time."),
         Key("transport.queue", "queue", _QUEUE, "Queueing where flows share a link; the wall clock always uses fifo."),
         Key("transport.ecn_threshold", "ecn_threshold_bytes", _MARKS, "Fifo queue length that marks frames."),
+        Key(
+            "transport.rdma",
+            "rdma",
+            one_of(*RDMA),
+            "Verbs devices for programs: soft-RoCE or soft-iWARP.",
+        ),
         Key("program.command", "command", roles.COMMAND, "Your own program, run on the GPUs' hosts; also --exec."),
         Key("program.role", "roles", _ROLES, "Commands for some of its ranks each; also [[program]] tables."),
         Key("program.ranks", "ranks", program.RANKS, "GPUs that it runs on, its rank 0 first; by default all."),

@@ -91,7 +91,7 @@ class Qdisc:
     drops: int
 
 
-class _Socket:
+class NetlinkSocket:
     """A netlink socket in the network namespace in which it is opened; its requests are numbered from 1."""
 
     def __init__(self, family: int) -> None:
@@ -134,7 +134,7 @@ class _Socket:
             yield body
 
 
-class RtNetlink(_Socket):
+class RtNetlink(NetlinkSocket):
     """Links, neighbours, routes and traffic control of the network namespace in which it is opened."""
 
     def __init__(self) -> None:
@@ -300,7 +300,7 @@ class RtNetlink(_Socket):
             raise OSError(error.errno, f"{what} cannot be set: {error.strerror}") from None
 
 
-class Datapaths(_Socket):
+class Datapaths(NetlinkSocket):
     """Open vSwitch's kernel datapaths in the network namespace in which it is opened.
 
     A packet without a flow in the kernel is passed to ovs-vswitchd, and is lost if that is too slow to read it; no
