@@ -17,6 +17,8 @@ command -v apt-get >/dev/null || { say "this machine has no apt: Debian 12, Debi
 packages=(openvswitch-switch mininet iproute2 iptables ethtool iputils-ping iperf tcpdump net-tools procps util-linux python3
     python3-venv
     python-is-python3 gcc libc6-dev make flex bison bc patch tar xz-utils bzip2 git)
+# The library of RDMA with its drivers, and the programs that try it.
+packages+=(ibverbs-providers ibverbs-utils rdmacm-utils perftest)
 # What opens a report in its test; Ubuntu has it as a snap alone, and that test is skipped there.
 grep -qx ID=ubuntu /etc/os-release || packages+=(chromium)
 case ${1-} in

@@ -89,6 +89,7 @@ _LABELS = {
     "transport.ecn_threshold": "ECN threshold",
     "transport.slow_start_after_idle": "slow start after idle",
     "transport.rto_min": "least retransmission timeout",
+    "transport.rdma": "verbs devices",
     "control.counted": "reconfiguration counted",
     "control.delay": "delay of the controller",
     "control.knowledge": "knowledge of the rates",

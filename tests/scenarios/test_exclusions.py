@@ -55,6 +55,11 @@ PAIRS: list[tuple[Part, Part, str]] = [
         {"fault": [{"at": "collective 1", "what": "link s0b0-s1b0 loss 1 %"}]},
         "fabric.buffer: 500 kB cannot be combined with a link loss",
     ),
+    (
+        {"transport": {"rdma": "rxe"}, "program": {"command": "true"}},
+        WALL,
+        "transport.rdma: rxe cannot be combined with the wall clock",
+    ),
     ({"transport": {"rto_min": "5 ms"}}, WALL, "transport.rto_min: 5 ms cannot be combined with the wall clock"),
     (
         {"program": {"command": "true", "date": "2026-01-01T00:00:00"}},
