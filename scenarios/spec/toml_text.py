@@ -13,7 +13,7 @@ def toml_text(document: Mapping[str, Any]) -> str:
     table; tomli_w gives each element a line of its own, also in inline tables."""
     lines = list[str]()
     opened = list[int]()
-    for read in tomli_w.dumps(document).splitlines():
+    for read in tomli_w.dumps(document).removesuffix("\n").split("\n"):  # strings may have other line breaks
         line = read
         if opened and line.lstrip().startswith("]"):
             first = opened.pop()
