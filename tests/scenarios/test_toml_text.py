@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from scenarios.experiment import command
 from scenarios.spec.toml_text import toml_text
 
-KEYS = st.text("ab-[]{}\",= '\n\r\x85\u2028", min_size=1, max_size=4)
+BREAKS = "\n\r\x85\u2028"
+KEYS = st.text("ab-[]{}\",= '" + BREAKS, min_size=1, max_size=4)
 VALUES = st.recursive(
-    st.integers(-9, 9) | st.booleans() | st.text("ab[]{},\"'\\= \n\r\x85\u2028", max_size=6) | st.text("c", max_size=70),
+    st.integers(-9, 9) | st.booleans() | st.text("ab[]{},\"'\\= " + BREAKS, max_size=6) | st.text("c", max_size=70),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=20,
 )
