@@ -58,7 +58,7 @@ def forth_and_back_s(folder: Path, out: str, size_bytes: int, times: int) -> flo
     return float(re.findall(r"([\d.]+) usec/iter", run(folder, out, command))[0]) / 1e6
 
 
-def test_messages_of_rdma_take_what_their_frames_and_the_wan_take_twice_the_same_to_a_microsecond(tmp_path: Path) -> None:
+def test_messages_of_rdma_take_what_frames_and_the_wan_take_the_same_to_a_microsecond(tmp_path: Path) -> None:
     short_s = forth_and_back_s(tmp_path, "short", 64, 20)
     assert short_s == pytest.approx(2 * WAN_S, rel=1e-3)
     # The program's clock shows whole microseconds: some runs of a hundred begin and end in others.
