@@ -61,7 +61,7 @@ _HELP = {
     FEW: f"{MIN_COLLECTIVES} or more",
     FEW_BLOCKS: "more seeds of drawn rates, or more collectives of a trace, have more",
 }
-"""What would help where there is no interval, if that is not the reason itself."""
+"""What would give an interval, for each reason that does not tell it by itself."""
 
 
 def why_none(gains: Sequence[Interval]) -> str:

@@ -360,7 +360,7 @@ def rarely_fresh(values, places):
 
 
 def test_a_difference_without_an_interval_was_not_tested_and_several_seeds_would_help():
-    """Of 400 collectives, `mine` chose anew before four: its mean, 36 % above the best, is no tie, but untested."""
+    """`mine` chose anew before only four of 400 collectives, so its difference of 36 % from the best was not tested."""
     times = {
         "base": Series(np.arange(400), noisy(1.0, 1)),
         "wan": Series(np.arange(400), noisy(0.7, 2)),

@@ -1,5 +1,6 @@
 """RDMA over the emulated WAN: programs of libibverbs and perftest, unmodified, on soft-RoCE and soft-iWARP."""
 
+import csv
 import json
 import re
 import subprocess
@@ -43,6 +44,15 @@ esac
 """
 
 
+SIX = """
+for n in 1 2 3 4 5 6; do
+    ibv_rc_pingpong -e -g 1 -s 1000000 -n 4 -p 1800$n $([ $RANK = 0 ] || { sleep 0.1; echo g0; }) > $RANK.$n &
+done
+wait
+ulimit -l
+"""
+
+
 def run(folder: Path, out: str, command: str, scenario: str = SCENARIO) -> str:
     """Run a script of two ranks in two sites; return what the second one printed."""
     (folder / "mine.toml").write_text(scenario)
@@ -75,6 +85,17 @@ def test_a_program_that_waits_for_memory_sees_another_hosts_write_after_the_wans
     least_us, most_us, typical_us = map(float, re.findall(r"^ 2 +10 +([\d.]+) +([\d.]+) +([\d.]+)", printed, re.M)[0])
     assert WAN_S * 1e6 < least_us <= typical_us <= most_us < WAN_S * 1e6 * 1.001
     assert f"{kind}_g2" in printed  # the device that the program has found
+
+
+def test_with_ecmp_each_queue_pair_keeps_one_path_and_ranks_may_pin_all_memory(tmp_path: Path) -> None:
+    scenario = SCENARIO.replace("border_routers = 1", 'border_routers = 2\nrouting = "ecmp"')
+    assert run(tmp_path, "six", SIX, scenario) == "unlimited\n"
+    with (tmp_path / "six" / "links.csv").open() as file:
+        carried = [*{row["link"]: int(row["bytes"]) for row in csv.DictReader(file)}.values()]  # at the last sample
+    of_pair = 4 * 1_000_000 / FRAME
+    pairs = [round(one / of_pair) for one in carried]
+    assert sum(pairs) == 12 and sum(count > 0 for count in pairs) > 2  # six in each direction
+    assert carried == [pytest.approx(count * of_pair, rel=0.05, abs=20_000) for count in pairs]
 
 
 def test_without_the_key_ranks_have_no_verbs_devices(tmp_path: Path) -> None:
