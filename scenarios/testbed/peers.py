@@ -20,7 +20,7 @@ ENDED = "another machine of this network has ended"
 _PORT = 6654
 _RETRY_S = 0.01
 _TIMEOUT_S = 600.0  # of virtual time
-_SPARE_NS = 10_000
+_SPARE_NS = 10_000  # a message may take longer than the one whose way was measured
 
 
 class Peers:
