@@ -37,8 +37,8 @@ def notes_on(configs: Sequence[Scenario]) -> list[str]:
         for (name, kind, every_s), times_s in jobs.items()
     ]
     return told + [
-        f"every {format_delay(interval_s)} a collective begins that takes {_about(times_s)}: the next one is due before "
-        "it ends, but each has the network to itself; conditions.interval (for a trace trace_step) sets another time"
+        f"every {format_delay(interval_s)} a collective begins that takes {_about(times_s)}: the next one is due "
+        "before it ends, but each has the network to itself; conditions.interval (for a trace trace_step) sets another time"
         for interval_s, times_s in collectives.items()
     ]
 
