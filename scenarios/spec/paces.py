@@ -38,7 +38,7 @@ def notes_on(configs: Sequence[Scenario]) -> list[str]:
     ]
     return told + [
         f"every {format_delay(interval_s)} a collective begins that takes {_about(times_s)}: the next one is due "
-        "before it ends, but each has the network to itself; conditions.interval (for a trace trace_step) sets another time"
+        "before it ends, but each has the network to itself; conditions.interval, or a trace's trace_step, changes that"
         for interval_s, times_s in collectives.items()
     ]
 
