@@ -307,4 +307,5 @@ def test_every_way_to_load_a_scenario_tells_a_key_without_effect(
         assert lines == [f"{name}: {told if str(path) in arguments else told.replace(f'{path}:', '--set')}"]
     with pytest.warns(api.ScenarioWarning) as warned:
         api.scenario(path)
-    assert [str(one.message) for one in warned] == [told]
+    # what another test left open is told here, too, if its garbage is collected now
+    assert [str(one.message) for one in warned if one.category is api.ScenarioWarning] == [told]

@@ -1,6 +1,5 @@
 """Packs: published data are read as they are documented, and hostile files are refused in one sentence."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -417,9 +416,12 @@ NODE = '{"id": 0, "name": "a"}'
     ],
 )
 def test_a_damaged_map_of_topohub_is_refused_in_one_sentence(
-    content: str, named: str, monkeypatch: pytest.MonkeyPatch
+    content: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topohub, "get", lambda _: json.loads(content))
+    file = tmp_path / "data" / "sndlib" / "abilene.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    monkeypatch.setattr(topohub, "__file__", str(tmp_path / "__init__.py"))
     messages = []
     try:
         read_wan("topohub:sndlib/abilene")

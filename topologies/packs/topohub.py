@@ -1,5 +1,6 @@
 """Maps and demands of the package topohub (https://pypi.org/project/topohub): SNDlib, the Topology Zoo and others."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,8 @@ def demands(name: str) -> Demands:
 
 def files(name: str) -> list[Path]:
     """Return the package's file of a map; raises PackError without one."""
-    _topology(name)  # tells if the package is not installed
-    import topohub
-
-    return [Path(topohub.__file__).parent / "data" / f"{name}.json"]
+    _topology(name)
+    return [_data() / f"{name}.json"]
 
 
 def _each(topology: dict[str, Any], name: str, what: str, *keys: str) -> list[dict[str, Any]]:
@@ -70,20 +69,26 @@ def _each(topology: dict[str, Any], name: str, what: str, *keys: str) -> list[di
     return found
 
 
-def _topology(name: str) -> dict[str, Any]:
+def _data() -> Path:
+    """Return the folder of the package's maps; raises PackError."""
     try:
         import topohub
     except ImportError:
         why = 'the package topohub is not installed; install it by ".venv/bin/pip install topohub"'
-        raise PackError(f"{format_value(f'topohub:{name}')}: {why}") from None
-    parts = name.split("/")
+        raise PackError(f"the maps of topohub cannot be read: {why}") from None
+    return Path(topohub.__file__).parent / "data"
+
+
+def _topology(name: str) -> dict[str, Any]:
+    data, parts = _data(), name.split("/")
     if not 2 <= len(parts) <= 4 or not all(part and _SIGNS.issuperset(part) for part in parts):
         allowed = 'GROUP/MAP, such as "topohub:sndlib/nobel-us"'
         raise PackError(f"{format_value(name)} is not a map of topohub; allowed: {allowed}")
     try:
-        found = topohub.get(name)
-    except KeyError:
-        (group, _, last), data = name.rpartition("/"), Path(topohub.__file__).parent / "data"
+        # topohub.get leaves the file open, which Python tells whoever collects its garbage next
+        found = json.loads((data / f"{name}.json").read_text("utf-8"))
+    except FileNotFoundError:
+        group, _, last = name.rpartition("/")
         known = sorted(file.stem for file in (data / group).glob("*.json"))
         if not known:
             groups = sorted({str(file.parent.relative_to(data)) for file in data.rglob("*.json")})
