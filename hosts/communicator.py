@@ -276,9 +276,12 @@ class Communicator:
             faults=tuple(sorted(faults, key=lambda fault: (arrived_ns[fault.task], fault.task))),
         )
 
-    def retransmitted_bytes(self) -> int:
-        """Return the bytes that TCP has retransmitted between the GPUs since `connect`; raises CollectiveError."""
-        return sum(self._exchange(sum(answer["bytes"] for answer in self._command_all("retransmitted"))))
+    def retransmitted_bytes(self) -> int | None:
+        """Return the bytes that TCP has retransmitted between the GPUs since `connect`, None over verbs, where nobody
+        counts them; raises CollectiveError."""
+        here = [answer["bytes"] for answer in self._command_all("retransmitted")]
+        of_machines = self._exchange(None if None in here else sum(here))
+        return None if None in of_machines else sum(of_machines)
 
     def close(self) -> None:
         """End the agents and the launcher, and wait for them; may be called more than once."""

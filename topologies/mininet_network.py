@@ -26,7 +26,8 @@ from topologies.mininet_nodes import (
     run_program,
 )
 from topologies.mininet_topo import PREFIX_LENGTH, LonghaulTopo
-from topologies.shaping.classes import MTU_BYTES, SEGMENT_BYTES
+from topologies.shaping.classes import SEGMENT_BYTES
+from topologies.shaping.frames import MTU_BYTES
 from topologies.shaping.netlink import RtNetlink
 
 _DAY_MS = 86_400_000

@@ -31,7 +31,7 @@ from topologies.fabric.addressing import Gpu
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.machines import Share
 from topologies.mininet_nodes import GpuHost
-from topologies.shaping.classes import MTU_BYTES
+from topologies.shaping.frames import MTU_BYTES
 
 PREFIX_LENGTH = 8
 """Prefix length of every GPU's address: all GPUs of all sites are in one subnet, so that hosts need no routes."""

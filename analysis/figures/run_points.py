@@ -90,6 +90,7 @@ _LABELS = {
     "transport.slow_start_after_idle": "slow start after idle",
     "transport.rto_min": "least retransmission timeout",
     "transport.rdma": "verbs devices",
+    "transport.protocol": "protocol of collectives",
     "control.counted": "reconfiguration counted",
     "control.delay": "delay of the controller",
     "control.knowledge": "knowledge of the rates",

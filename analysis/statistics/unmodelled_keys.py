@@ -12,6 +12,7 @@ INSTEAD: Mapping[str, str] = {
     "transport.rto_min": "nothing is sent again",
     "transport.queue": "flows share links max-min fairly",
     "transport.ecn_threshold": "nothing is marked",
+    "transport.protocol": "a link's rate is that of the payload, whatever carries it",
     "class.congestion_control": "flows have the rates of their links at once",
 }
 """What holds in the timing model whatever the value of a key is, which it does not include."""

@@ -17,11 +17,13 @@ from typing import Any
 from hosts.agent import messages, transport
 from hosts.agent.buffers import Buffers
 from hosts.agent.clock import now_ns, sleep_until
+from hosts.agent.connections import Incoming, Outgoing, TcpIncoming, TcpOutgoing
 from hosts.agent.execution import AgentError, Execution, reason
 from hosts.agent.handshake import Listener
 from hosts.agent.payload import Payload
-from hosts.agent.rank_program import Program
-from hosts.agent.transport import Limits, Transport
+from hosts.agent.queue_pairs import QueuePairs
+from hosts.agent.rank_program import Program, message_bytes
+from hosts.agent.transport import VERBS, Limits, Transport
 from topologies.shaping.netlink import RtNetlink
 
 PORT = 4791  # the port of RoCE, so that captures are easy to read
@@ -75,6 +77,7 @@ class Agent:
         self._program = Program()
         self._outgoing: list[socket.socket] = []
         self._incoming: list[socket.socket] = []
+        self._pairs = QueuePairs(address) if job.transport.protocol == VERBS else None
         self._routes: list[str] = []
         transport.set_sysctls(job.transport, job.limits)
         transport.check_mtu(interface, mtu_bytes=job.transport.mtu_bytes)
@@ -88,6 +91,8 @@ class Agent:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
         self._outgoing, self._incoming = [], []
+        if self._pairs is not None:
+            self._pairs.close()
         for address in self._routes:
             self._set_route(address, None, None, None)
         self._routes = []
@@ -137,6 +142,8 @@ class Agent:
             except OSError as error:
                 raise AgentError(f"cannot connect to GPU {rank} at {address}: {reason(error)}") from None
             connection.sendall(messages.hello(epoch=epoch, rank=self._rank, channel=channel, token=token))
+            if self._pairs is not None:
+                self._pairs.offer(connection, messages=len(self._program.sends[index][2]))
 
     def accept(self, *, epoch: int) -> None:
         """Wait for the connections on which the program receives, and acknowledge each with one byte."""
@@ -147,9 +154,12 @@ class Agent:
         for peer in peers:
             if peer not in admitted:
                 raise AgentError(f"received nothing from GPU {peer[1]} within {deadline_s:g} s")
-        for (_, rank, channel), connection in admitted.items():
+        for ((_, rank, channel), connection), receives in zip(admitted.items(), self._program.receives, strict=True):
             self._tune(connection, self._control(rank, channel))
             connection.sendall(_READY)
+            if self._pairs is not None:
+                sizes = [message_bytes(one, dict(self._program.sizes), self._job.slot_bytes) for one in receives[2]]
+                self._pairs.accept(connection, sizes, dscp=self._dscp(channel), deadline_s=self._job.deadline_s)
 
     def confirm(self) -> None:
         """Wait until the receivers have acknowledged all connections, and check that they can start at line rate."""
@@ -162,6 +172,9 @@ class Agent:
                 raise AgentError(
                     f"cannot start at line rate: its windows are {congestion} and {announced} bytes, not {wanted}"
                 )
+        if self._pairs is not None:
+            dscps = [self._dscp(channel) for _, channel, _ in self._program.sends]
+            self._pairs.confirm(self._outgoing, dscps, wait_s=self._job.deadline_s)
 
     def touch(self) -> None:
         """Exchange one byte each way on every connection, so that every switch on the path caches the flow.
@@ -175,9 +188,14 @@ class Agent:
             for connection in receivers:
                 if connection.recv(1) != _READY:
                     raise AgentError("received nothing from a GPU to which it is connected")
+        if self._pairs is not None:
+            self._pairs.touch()
 
     def retransmitted(self) -> Mapping[str, object]:
-        """Return `bytes`, the bytes that TCP has retransmitted on the outgoing connections since they were opened."""
+        """Return `bytes`, the bytes that TCP has retransmitted on the outgoing connections since they were opened; None
+        where messages are carried by queue pairs, which count no bytes."""
+        if self._pairs is not None:
+            return {"bytes": None}
         return {"bytes": sum(map(transport.retransmitted_bytes, self._outgoing))}
 
     def run(self, *, collective: int, start_ns: int, flip: Sequence[int]) -> Mapping[str, object]:
@@ -185,17 +203,22 @@ class Agent:
 
         `flip` is [task, byte], the byte of a message to corrupt on arrival (fault injection), or [].
         """
+        outgoing: Sequence[Outgoing] = [*map(TcpOutgoing, self._outgoing)]
+        incoming: Sequence[Incoming] = [*map(TcpIncoming, self._incoming)]
+        if self._pairs is not None:
+            outgoing, incoming = self._pairs.outgoing, self._pairs.incoming
+            self._pairs.begin()
         execution = Execution(
             self._program,
             collective=collective,
-            outgoing=self._outgoing,
-            incoming=self._incoming,
+            outgoing=outgoing,
+            incoming=incoming,
             payload=self._payload,
             buffers=self._buffers,
             slot_bytes=self._job.slot_bytes,
             deadline_s=self._job.deadline_s,
             flip=flip,
-            is_windowed=self._job.limits.is_windowed,
+            is_windowed=self._job.limits.is_windowed and self._pairs is None,
         )
         late_ns = now_ns() - start_ns
         if late_ns > 0:
@@ -227,6 +250,9 @@ class Agent:
         if self._job.controls and self._job.controls[channel]:
             return self._job.controls[channel]
         return self._job.transport.congestion_control.of(crosses=self._crosses(rank))
+
+    def _dscp(self, channel: int) -> int:
+        return self._job.dscp[channel] if self._job.dscp else 0
 
     def _crosses(self, rank: int) -> bool:
         """Return whether connections with a rank cross to another site."""

@@ -25,12 +25,9 @@ from itertools import islice
 from hosts.agent import messages
 from hosts.agent.buffers import MIN_LENT_BYTES, Buffers
 from hosts.agent.clock import Timer, now_ns
+from hosts.agent.connections import MAX_VIEWS, MSG_EOR, Incoming, Outgoing
 from hosts.agent.payload import Payload
-from hosts.agent.rank_program import Computation, Program, Receive, Send, Term
-from hosts.agent.transport import MAX_WINDOW_BYTES, MSG_ZEROCOPY
-
-_MSG_EOR = 0x80  # not in Python 3.11's socket module
-_MAX_VIEWS = 1000  # Linux accepts at most 1024 buffers in one sendmsg()
+from hosts.agent.rank_program import Computation, Program, Receive, Send, Term, message_bytes
 
 
 class AgentError(Exception):
@@ -50,8 +47,8 @@ class Execution:
         program: Program,
         *,
         collective: int,
-        outgoing: Sequence[socket.socket],
-        incoming: Sequence[socket.socket],
+        outgoing: Sequence[Outgoing],
+        incoming: Sequence[Incoming],
         payload: Payload,
         buffers: Buffers,
         slot_bytes: int,
@@ -96,6 +93,8 @@ class Execution:
         the last task it depends on finished. Raises AgentError.
         """
         self._polls = len(self._incoming) != 1 or bool(self._streams) or self._is_windowed
+        for connection in self._incoming:
+            connection.begin(polls=self._polls, wait=self._await if self._is_windowed else None)
         self._start_ready(range(len(self._sends) + len(self._streams)), began_ns)
         if not self._polls:
             # Woken for parts of messages instead (SO_RCVLOWAT), 32 ranks over ports switch 2,286 times an AllGather in
@@ -170,8 +169,10 @@ class Execution:
                 self._await_message(epoll, index, is_new=True)
             for index, unsent in enumerate(self._unsent):
                 if unsent:
-                    epoll.register(self._outgoing[index], select.EPOLLOUT)
-            self._epoll, senders = epoll, {out.fileno(): index for index, out in enumerate(self._outgoing)}
+                    epoll.register(self._socket(index), select.EPOLLOUT)
+            self._epoll = epoll
+            numbers = range(len(self._outgoing)) if self._is_windowed else ()
+            senders = {self._socket(index).fileno(): index for index in numbers}
             last_ns, alarm_ns = began_ns, 0
             while self._running or any(self._receives) or any(self._unsent):
                 if self._running and alarm_ns != self._running[0][0]:
@@ -211,15 +212,14 @@ class Execution:
         """Make a connection readable when its next message has arrived whole; stop polling it after the last one."""
         connection, remaining = self._incoming[index], self._receives[index]
         needed_bytes = self._size_bytes(remaining[0]) + messages.LABEL_BYTES if remaining else 1
-        needed_bytes = min(needed_bytes, MAX_WINDOW_BYTES)  # more never waits to be read
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed_bytes)
+        connection.expect(needed_bytes)
         if not remaining:
             epoll.unregister(connection)
         elif is_new:
             epoll.register(connection, select.EPOLLIN)
 
     def _size_bytes(self, task: Send | Receive) -> int:
-        return len(task.slots) * self._size_of(task.slots[0]) if task.slots else task.size_bytes
+        return message_bytes(task, self._sizes, self._slot_bytes)
 
     def _size_of(self, slot: int) -> int:
         return self._sizes.get(slot, self._slot_bytes)
@@ -227,11 +227,7 @@ class Execution:
     # --- bytes -----------------------------------------------------------------------------------------------------
 
     def _send(self, connection: int, send: Send) -> None:
-        """Send a message, and then its label in a separate packet.
-
-        A shaper (HTB) sends a packet first and charges its cost to the packets after it, so a message's last packet
-        arrives too early by its own transmission time. The label's packet arrives when the whole message is paid for.
-        """
+        """Send a message and its label."""
         views = []
         for slot in send.slots:
             if slot in self._use_of:
@@ -245,21 +241,16 @@ class Execution:
         if self._is_windowed:
             self._queue(connection, send, views, label)
             return
-        out, sent = self._outgoing[connection], 0
-        lent = self._lendable_use(send)
+        out = self._outgoing[connection]
+        lent = self._lendable_use(send, out)
         try:
-            for first in range(0, len(views), _MAX_VIEWS):
-                is_last = first + _MAX_VIEWS >= len(views)
-                # MSG_EOR: the label must not be appended to the last packet of the message.
-                flags = (_MSG_EOR if is_last else socket.MSG_MORE) | (0 if lent is None else MSG_ZEROCOPY)
-                sent += out.sendmsg(views[first : first + _MAX_VIEWS], (), flags)
-            sent += out.sendmsg([label])
+            sent = out.send(views, label, lent=lent is not None)
         except OSError as error:
             raise AgentError(f"lost GPU {rank}: {reason(error)}") from None
         if sent != size + messages.LABEL_BYTES:
             raise AgentError(f"could queue {sent} of {size + messages.LABEL_BYTES} bytes for GPU {rank}")
-        if lent is not None:
-            self._buffers.lend(self._buffer_of.pop(lent), out)
+        if lent is not None and out.lender is not None:
+            self._buffers.lend(self._buffer_of.pop(lent), out.lender)
         for slot in send.slots:
             if slot in self._use_of:
                 self._release(self._use_of[slot])
@@ -269,15 +260,21 @@ class Execution:
         uses = [self._use_of[slot] for slot in send.slots if slot in self._use_of]
         if any(self._arrivals_left[use] for use in uses):  # the buffer may change before all of it is sent
             views = [memoryview(bytes(view)) for view in views]
-        self._unsent[connection] += [_Unsent(deque(views), _MSG_EOR, uses), _Unsent(deque([memoryview(label)]), 0, [])]
+        self._unsent[connection] += [_Unsent(deque(views), MSG_EOR, uses), _Unsent(deque([memoryview(label)]), 0, [])]
         if len(self._unsent[connection]) == 2:
             self._push(connection)
             if self._unsent[connection] and self._epoll is not None:
-                self._epoll.register(self._outgoing[connection], select.EPOLLOUT)
+                self._epoll.register(self._socket(connection), select.EPOLLOUT)
+
+    def _socket(self, connection: int) -> socket.socket:
+        """Return the socket of an outgoing connection, which is one of TCP if senders' buffers limit it."""
+        lender = self._outgoing[connection].lender
+        assert lender is not None
+        return lender
 
     def _push(self, connection: int) -> int:
         """Send as much of what is queued for a connection as its buffer holds; return the time in ns, 0 for nothing."""
-        out, unsent, pushed_ns = self._outgoing[connection], self._unsent[connection], 0
+        out, unsent, pushed_ns = self._socket(connection), self._unsent[connection], 0
         try:
             while unsent:
                 pushed_ns = now_ns() if unsent[0].send(out) else pushed_ns
@@ -297,7 +294,7 @@ class Execution:
         while True:
             poll, waiting = (
                 select.poll(),
-                {self._outgoing[n].fileno(): n for n, left in enumerate(self._unsent) if left},
+                {self._socket(n).fileno(): n for n, left in enumerate(self._unsent) if left},
             )
             poll.register(source, select.POLLIN)
             for fd in waiting:
@@ -310,9 +307,9 @@ class Execution:
             if source.fileno() in ready:
                 return
 
-    def _lendable_use(self, send: Send) -> int | None:
+    def _lendable_use(self, send: Send, out: Outgoing) -> int | None:
         """Return the use whose buffer can be lent: that of one large slot that no later task needs; None to copy."""
-        use = self._use_of.get(send.slots[0]) if len(send.slots) == 1 else None
+        use = self._use_of.get(send.slots[0]) if len(send.slots) == 1 and out.lender is not None else None
         if use is None or self._tasks_left[use] > 1 or self._size_bytes(send) < MIN_LENT_BYTES:
             return None
         return use if self._buffers.can_lend() else None
@@ -396,26 +393,7 @@ class Execution:
 
     def _fill(self, progress: "_Progress", into: memoryview) -> None:
         """Fill the buffer `into` from the connection; it stays partly filled only if the connection ends."""
-        got = 0
-        if self._polls:
-            with suppress(BlockingIOError):
-                got = progress.source.recv_into(into, 0, socket.MSG_WAITALL | socket.MSG_DONTWAIT)
-            if got == len(into):
-                progress.received_bytes += got
-                return
-            # A connection with a nearly full window is readable before its message is whole. A blocking read would
-            # wait for SO_RCVLOWAT bytes, and the rest of the message is less than that.
-            progress.source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-            while self._is_windowed and got < len(into):  # the rest may wait for a rank that waits for this one
-                self._await(progress.source)
-                more = progress.source.recv_into(into[got:], 0, socket.MSG_DONTWAIT)
-                if not more:
-                    break
-                got += more
-            if self._is_windowed:
-                progress.received_bytes += got
-                return
-        progress.received_bytes += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
+        progress.received_bytes += progress.source.fill(into)
 
     def _check(self, progress: "_Progress", data: memoryview, part: range, terms: Sequence[Term], where: str) -> None:
         if progress.wrong is None:
@@ -436,7 +414,7 @@ class _Unsent:
         """Send as much as the connection's buffer holds, and return how many bytes that are; raises OSError."""
         total = 0
         while self.views:
-            batch = list(islice(self.views, _MAX_VIEWS))
+            batch = list(islice(self.views, MAX_VIEWS))
             flags = self.flags if len(batch) == len(self.views) else socket.MSG_MORE
             try:
                 sent = out.sendmsg(batch, (), flags | socket.MSG_DONTWAIT)
@@ -454,7 +432,7 @@ class _Unsent:
 class _Progress:
     """How many bytes of a message have arrived, and the first error found in it."""
 
-    source: socket.socket
+    source: Incoming
     received_bytes: int = 0
     wrong: str | None = None
 

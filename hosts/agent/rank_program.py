@@ -109,6 +109,11 @@ class Program:
         )
 
 
+def message_bytes(task: Send | Receive, sizes: Mapping[int, int], slot_bytes: int) -> int:
+    """Return the size of a message in bytes; `sizes` are those of slots that differ from `slot_bytes`."""
+    return len(task.slots) * sizes.get(task.slots[0], slot_bytes) if task.slots else task.size_bytes
+
+
 def _objects(kind: type, objects: list[dict[str, Any]]) -> Any:
     return tuple(kind(**{name: _tuples(value) for name, value in fields.items()}) for fields in objects)
 

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from topologies.shaping.frames import ROCE_FRAMES, TCP_FRAMES, Frames
+
 MAX_WINDOW_BYTES = 1 << 30  # about the largest that TCP can announce (RFC 7323)
 MAX_BUFFER_BYTES = (1 << 31) - 1
 _HEADERS_BYTES = 52  # IP 20, TCP 20 and its timestamps 12
@@ -29,7 +31,14 @@ _OVERTAKING_PACKETS = 1 << 17  # these fill the largest window, and are fewer by
 _RTT_LOG, _ANY_RTT_LOG = 9, 30  # Linux's tcp_tso_rtt_log by default, and for round trips of any length
 _WAIT_MARGIN = 1.25  # headers, labels, and segments that have left just before the first acknowledgement
 _MAX_RTO_MIN_S = 100.0  # Linux's timeouts end at 120 s (TCP_RTO_MAX)
+_MOST_PACKETS = 1 << 16  # of soft-RoCE, by the VM's kernel
 _ROOM_BYTES = 500  # room for TCP's headers in a segment; less than a packet
+
+
+TCP, VERBS = "tcp", "verbs"
+"""The protocols by which agents carry collectives: TCP, and SENDs of RDMA verbs over RoCE."""
+ROCE = "rxe"
+"""The kind of verbs devices that the protocol VERBS uses, soft-RoCE."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +81,9 @@ class Transport:
     interfaces must have. `queue` is the queue of a link that flows share: "fair" gives each an equal share, "fifo"
     serves them in order of arrival. A fifo queue holds `buffer_bytes` of frames (None: unlimited) and ECN-marks frames
     that find more than `ecn_threshold_bytes` in it. A WAN link drops the fraction `wan_loss` of all frames. TCP
-    retransmits after a timeout of at least `rto_min_s` plus a round trip (RFC 6298, with Linux's lower bound). Programs
-    find verbs devices of the kind `rdma`, "rxe" or "siw", if it is not None; agents use TCP.
+    retransmits after a timeout of at least `rto_min_s` plus a round trip (RFC 6298, with Linux's lower bound). Hosts
+    have verbs devices of the kind `rdma`, "rxe" or "siw", if it is not None, and programs may use them. Agents carry
+    collectives by `protocol`, which is TCP or VERBS.
     """
 
     line_rate: bool = True
@@ -86,6 +96,28 @@ class Transport:
     wan_loss: float = 0.0
     rto_min_s: float = 0.2
     rdma: str | None = None
+    protocol: str = TCP
+
+    @property
+    def frames(self) -> Frames:
+        """The full frames of the protocol."""
+        return ROCE_FRAMES if self.protocol == VERBS else TCP_FRAMES
+
+    @property
+    def most_under_way_bytes(self) -> int:
+        """The bytes that a connection can have under way: TCP's window, or the packets that soft-RoCE sends before the
+        first one is acknowledged."""
+        return _MOST_PACKETS * ROCE_FRAMES.payload_bytes if self.protocol == VERBS else MAX_WINDOW_BYTES
+
+    @property
+    def window_words(self) -> str:
+        """What limits the bytes under way, in words."""
+        return "soft-RoCE's window" if self.protocol == VERBS else "TCP's window"
+
+    @property
+    def device_kind(self) -> str | None:
+        """The kind of the hosts' verbs devices; None if they have none."""
+        return self.rdma or (ROCE if self.protocol == VERBS else None)
 
     @property
     def all_use_ecn(self) -> bool:

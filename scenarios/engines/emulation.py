@@ -19,6 +19,9 @@ import numpy.typing as npt
 from analysis.results.rows import Rows
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from hosts.agent.buffers import LENT
+from hosts.agent.rank_program import Program, message_bytes
+from hosts.agent.transport import VERBS
+from hosts.agent.verbs import posted_messages
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
 from hosts.collectives.rank_programs import has_sums, moves, peak_usage, programs
 from scenarios import vm
@@ -61,6 +64,7 @@ WRONG_DATA = "delivered wrong data"
 _SYSTEM_BYTES = 512 * 2**20  # includes room for the kernel's page cache and for choosing rings
 _GPU_BYTES, _PAIR_BYTES, _AGENT_BYTES = 3_500_000, 20_000, 3_500_000
 _KEPT, _QUEUED = 1.45, 1.25  # memory per byte that agents keep, and per byte in flight, as `peak_usage` counts them
+_QUEUED_VERBS = 2.1  # of RDMA verbs: each packet of 4 kB has a buffer of 8 kB
 _RESERVED_BYTES = 64 * 2**20  # of a VM that is joined with others (guest.sh)
 _COMPILED_BYTES = 2_200  # of a transfer in all ranks' programs, which each VM compiles (136 MB with 256 GPUs)
 _SUMS_BYTES, _SUMS_GPU_BYTES = 32 * 2**20, 8 * 2**20  # numpy, and each agent's multiplied data
@@ -129,13 +133,30 @@ def memory_bytes(config: Scenario) -> int:
     buffers, queued = max(sum(kept) for kept, _ in cases), max(in_flight for _, in_flight in cases)
     adds = has_sums(workload)
     lent = 0 if adds else sum(LENT for program in of_ranks if program.buffers)
-    data = round(workload.largest_slot_bytes * (_KEPT * buffers + lent) + _QUEUED * queued)
+    data = round(workload.largest_slot_bytes * (_KEPT * buffers + lent))
+    if config.transport.protocol == VERBS:
+        data += _registered_bytes(config, of_ranks, queued) + round(_QUEUED_VERBS * queued)
+    else:
+        data += round(_QUEUED * queued)
     sums = _SUMS_BYTES + _SUMS_GPU_BYTES * config.gpus if adds else 0
     trace = config.conditions.trace
     trace_rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
     further = _SYSTEM_BYTES + _RESERVED_BYTES + _COMPILED_BYTES * len(workload.schedule.transfers)
     once = (config.run.machines - 1) * further
     return once + network_bytes(config) + _AGENT_BYTES * config.gpus + data + sums + trace_rows * config.run.machines
+
+
+def _registered_bytes(config: Scenario, of_ranks: Sequence[Program], queued_bytes: int) -> int:
+    """Return the memory that agents register with verbs devices while up to so many bytes are under way: copies of
+    what is not acknowledged, with a further message of each connection, and what is posted for messages to come."""
+    slot_bytes, registered = config.carried_workload.largest_slot_bytes, queued_bytes
+    for program in of_ranks:
+        sizes = dict(program.sizes)
+        registered += sum(max(message_bytes(one, sizes, slot_bytes) for one in sends) for _, _, sends in program.sends)
+        for _, _, receives in program.receives:
+            of_messages = [message_bytes(one, sizes, slot_bytes) for one in receives]
+            registered += posted_messages(of_messages) * max(of_messages)
+    return registered
 
 
 def links_between_machines(config: Scenario) -> tuple[JoinedLink, ...]:

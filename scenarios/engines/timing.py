@@ -34,7 +34,7 @@ from scenarios.spec.classes import of_flows
 from scenarios.spec.requests import served_times
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
-from topologies.shaping.classes import FRAME_BYTES, payload_bytes
+from topologies.shaping.frames import TCP_FRAMES
 
 Floats = npt.NDArray[np.float64]
 Links = npt.NDArray[np.int32]
@@ -224,7 +224,7 @@ class Timing:
             return
         links, capacity_bps, delay_s, classes = self._shared() if isinstance(network, Unshared) else network
         changing = Shared(links[rows], capacity_bps[rows], delay_s[rows], classes)
-        packet_bytes = 0 if timed is None else payload_bytes(FRAME_BYTES)
+        packet_bytes = 0 if timed is None else TCP_FRAMES.payload_bytes
         runs = _evaluator(self.workload).runs(changing, packet_bytes=packet_bytes, queued_at=self._queued_at())
         for row, run in zip(rows.tolist(), runs, strict=True):
             plan, rates_bps = self.row(row), capacity_bps[row : row + 1, : len(self.conditions.shared.all)]

@@ -8,7 +8,8 @@ port whose queue holds something shows its rate.
 import numpy as np
 import numpy.typing as npt
 
-from topologies.shaping.classes import FRAME_BYTES, WIRE_PER_PAYLOAD
+from topologies.shaping.classes import FRAME_BYTES
+from topologies.shaping.frames import TCP_FRAMES
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -52,4 +53,4 @@ class BusyPorts:
 
     def rates_bps(self) -> Floats:
         """Return the rate of each port in payload of full frames, whole bit/s, [ports]; NaN where none is known."""
-        return np.where(self._best > 0, np.round(8e9 * self._best / WIRE_PER_PAYLOAD), np.nan)
+        return np.where(self._best > 0, np.round(8e9 * self._best / TCP_FRAMES.wire_per_payload), np.nan)

@@ -38,7 +38,6 @@ from scenarios.program.kernel_log import memory_troubles
 from scenarios.program.marks import Marks
 from scenarios.program.preload import Preloaded, PreloadError
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
-from scenarios.program.rdma import set_up_rdma
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.servers import LOOK_NS, Endings, HostSockets, useless
 from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
@@ -55,7 +54,8 @@ from scenarios.testbed.testbed import Failure, Testbed
 from topologies.fabric.failures import cable
 from topologies.fabric.ports import links_in_grain
 from topologies.linux import make_timers_exact
-from topologies.shaping.classes import WIRE_PER_PAYLOAD, classes_of
+from topologies.shaping.classes import classes_of
+from topologies.shaping.frames import TCP_FRAMES
 
 _FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
@@ -87,7 +87,6 @@ def main(arguments: list[str]) -> int:
                 timeline.connected()
             lowest_bps, fastest_bps = rate_bounds_bps(config, testbed.conditions)
             set_up_sockets(testbed, fastest_bps, lowest_bps=lowest_bps, paths_change=timeline.changes_paths)
-            set_up_rdma(testbed)
             testbed.tell = _say_nothing  # from now on records are events of the run
             with (
                 testbed.host_ports(fastest_bps),
@@ -524,7 +523,7 @@ class Run:
         """Add what the WAN links could have carried since the last call to their capacities; return the instant. Rates
         are those of payload, and ports count whole frames, so a capacity is that of full frames."""
         now_ns = self._now_ns()
-        self._capacity_bytes += WIRE_PER_PAYLOAD * self._rates_bps * (now_ns - self._since_ns) / 8e9
+        self._capacity_bytes += TCP_FRAMES.wire_per_payload * self._rates_bps * (now_ns - self._since_ns) / 8e9
         self._since_ns = now_ns
         return now_ns
 

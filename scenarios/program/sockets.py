@@ -25,7 +25,7 @@ from topologies.fabric.fabric import Fabric
 from topologies.fabric.ipv6 import network_of
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import inside, netlink_of
-from topologies.shaping.classes import MTU_BYTES
+from topologies.shaping.frames import MTU_BYTES
 from topologies.shaping.ipv6 import Ipv6Netlink
 
 Floats = npt.NDArray[np.float64]

@@ -19,7 +19,6 @@ from scenarios.policies.play import Given, Player
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
 from scenarios.policies.situation import NO_PATHS
 from scenarios.program.guest import Run, fair_links
-from scenarios.program.rdma import set_up_rdma
 from scenarios.program.sockets import set_up_sockets
 from scenarios.prompt import text
 from scenarios.prompt.arguments import MAX_SECONDS, PromptError
@@ -383,7 +382,6 @@ class InteractiveTestbed:
         self._needs_agents = True
         self.testbed.set_queues()
         set_up_sockets(self.testbed, self.set_bps)
-        set_up_rdma(self.testbed)
         self._programs_bps = self.set_bps
 
     def _fits_placement(self, wanted: CollectiveSpec) -> bool:

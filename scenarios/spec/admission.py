@@ -41,7 +41,8 @@ from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES, Cable, Cables, cable, failed_links
 from topologies.fabric.link_names import end
 from topologies.fabric.ports import links_in_grain
-from topologies.shaping.classes import FRAME_BYTES, SHORT_SEGMENT_BYTES, payload_bytes
+from topologies.shaping.classes import FRAME_BYTES, SHORT_SEGMENT_BYTES
+from topologies.shaping.frames import TCP_FRAMES
 from topologies.units import format_delay, format_rate, format_size
 
 Floats = npt.NDArray[np.float64]
@@ -189,7 +190,7 @@ def least_recovery_s(
     (lowest_bps,) = _capacities(plan, fabric, job.traffic_class).bps
     link_bps = max(lowest_bps[list(links)].min() for tunnel in _tunnels_of(plan, fabric, job) for links in tunnel)
     rate_bps = min(link_bps, job.rate_bps or math.inf)
-    frame_bytes, message_bytes = payload_bytes(FRAME_BYTES), _message_bytes(job)
+    frame_bytes, message_bytes = TCP_FRAMES.payload_bytes, _message_bytes(job)
     fastest_bps = float(ranges_bps(fabric, plan.conditions)[1].max())
     per_segment = round(segment_bytes(message_bytes=message_bytes, fastest_bps=fastest_bps) / frame_bytes)
     hops = max(len(links) for tunnel in _tunnels_of(plan, fabric, job) for links in tunnel)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from analysis.statistics.contests import MODE
+from hosts.agent.transport import ROCE, TCP, VERBS
 from hosts.collectives.background import MATRIX
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import ScheduleError
@@ -311,6 +312,9 @@ def _check_crossings(configs: Sequence[Scenario]) -> Iterator[Mistake]:
 def _check_queue(config: Scenario) -> Iterator[Mistake]:
     """Check what loss and ECN marks need of queues."""
     transport = config.transport
+    if transport.protocol == VERBS and transport.device_kind != ROCE:
+        text = f"{VERBS} connects queue pairs of soft-RoCE, and transport.rdma is {format_value(transport.rdma)}"
+        yield Mistake("transport.protocol", f'{text}; allowed: transport.rdma "{ROCE}", or "{TCP}"')
     size, threshold = transport.buffer_bytes, transport.ecn_threshold_bytes
     if transport.wan_loss and size is None:
         yield Mistake("fabric.wan_loss", f"{transport.wan_loss:g} needs a fabric.buffer; allowed: both or 0")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from hosts.agent.transport import Transport
+from hosts.agent.transport import TCP, VERBS, Transport
 from hosts.collectives.kinds import MESSAGES, TRAINING
 from scenarios.policies.decide import ways_of
 from scenarios.policies.knowledge import ENDS, PORTS, PROBED
@@ -23,7 +23,7 @@ from scenarios.spec.program import HOST_DATE
 from scenarios.spec.scenario import Scenario
 from topologies.errors import Mistake, format_value
 from topologies.fabric.fabric import build_fabric
-from topologies.shaping.classes import wire_bytes
+from topologies.shaping.frames import TCP_FRAMES
 
 Found = Iterable[tuple[str, str]]
 """Where a configuration has a feature: each key with the value in words."""
@@ -181,12 +181,13 @@ _BUFFER_ON_RAILS = _is_given(
 )
 _SMALL_BUFFER = _is_given(
     "fabric.buffer",
-    lambda config: wire_bytes(config.control.probe_bytes) > (config.transport.buffer_bytes or math.inf),
+    lambda config: TCP_FRAMES.wire_bytes(config.control.probe_bytes) > (config.transport.buffer_bytes or math.inf),
     "a fabric.buffer smaller than a probe",
 )
 _SLOW_START = _is_value("transport.line_rate", value=False)
 _IDLE_SLOW_START = _is_value("transport.slow_start_after_idle", value=True)
 _RTO_MIN = _is_given("transport.rto_min", lambda config: config.transport.rto_min_s != Transport.rto_min_s)
+_VERBS = _is_value("transport.protocol", VERBS)
 _RDMA = _is_given("transport.rdma", lambda config: config.transport.rdma is not None)
 _TE = _is_value("fabric.routing", te.ROUTING)
 _TE_ON_RAILS = _is_given(
@@ -283,6 +284,12 @@ _PROGRAM = _has("a program", "program.command", lambda config: config.program.is
 _PROGRAM_ALONE = _has(
     "a program without jobs", "program.command", lambda config: config.program.is_given and not config.jobs
 )
+_PROGRAM_RUN = _has("a program that is run", "program.command", lambda config: config.program.is_run)
+_SPREAD = _is_given(
+    "fabric.routing",
+    lambda config: config.fabric.routing in ("ecmp", "spray", ADMITTING_ROUTING),
+    "a fabric.routing that spreads flows",
+)
 _DATE = _is_given("program.date", lambda config: config.program.date != HOST_DATE)
 _PARTLY = _is_given(
     "collective.emulated",
@@ -299,6 +306,16 @@ _MEASURED_DEMAND = _is_value("te.demand", te.MEASURED)
 _MACHINES = _is_given("run.machines", lambda config: config.run.machines > 1)
 _CAPTURED = _is_given("program.capture", lambda config: config.program.capture)
 _SHARING = Feature("a mode whose flows share links", _share_between_machines)
+_SHARES = Feature(
+    "a mode whose flows share links",
+    lambda config: [
+        ("run.modes", f"{mode}, whose flows may share {shared[0]},")
+        for mode in config.run.modes
+        if not config.program.is_run
+        and config.fabric.routing != te.ROUTING  # which has a row of its own
+        and (shared := config.shared_links(mode))
+    ],
+)
 _SUDDEN = _fault(
     "a fault within a collective, or one that ends a process",
     lambda _, fault: fault.after_s is not None or fault.lasts_s is not None or fault.kind in KILLED_KINDS,
@@ -324,6 +341,26 @@ TABLE = (
     ),
     Exclusion(_BUFFER, _LINK_LOSS, "a link's loss takes the place of its queue"),
     Exclusion(_RDMA, _WALL, "its timers are later than a packet takes", "the virtual clock"),
+    Exclusion(_VERBS, _WALL, "its timers are later than a packet takes", "the virtual clock"),
+    Exclusion(_VERBS, _PROGRAM_RUN, "a program chooses its own transport", "collectives of agents"),
+    *(
+        Exclusion(_VERBS, other, f"not modelled yet: {what}", f'transport.protocol "{TCP}"')
+        for other, what in (
+            (_DECLARED, "queue pairs whose packets are lost"),
+            (_OUTAGES, "queue pairs whose packets are lost"),
+            (_SHARES, "senders that nothing holds up, so that flows wait behind shared links"),
+        )
+    ),
+    *(
+        Exclusion(_VERBS, other, f"not emulated yet: {what}", f'transport.protocol "{TCP}"')
+        for other, what in (
+            (_FIFO, "what go-back-N sends again if a queue has an end"),
+            (_SPREAD, "paths that are found by the ports of TCP"),
+            (_TE, "tunnels for frames of RoCE"),
+            (_PROBING, "probes over verbs"),
+            (_READING, "rates of ports that send frames of RoCE"),
+        )
+    ),
     Exclusion(_RTO_MIN, _WALL, "not every machine's kernel can set it", "the default, or the virtual clock"),
     Exclusion(_PROBING, _WALL, "late timers change the time of a probe", "the virtual clock, or other knowledge"),
     Exclusion(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from hosts.agent.transport import Transport
+from hosts.agent.transport import VERBS, Transport
 from hosts.collectives.kinds import MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.collectives.schedule_files import is_msccl
@@ -355,10 +355,22 @@ RULES = (
         (*_MODE_TABLES, "fabric"),
     ),
     Rule(
-        (*(key for key in _PROGRAM_KEYS if key not in (*_PROGRAM_RUN_KEYS, "program.capture")), "transport.rdma"),
+        tuple(key for key in _PROGRAM_KEYS if key not in (*_PROGRAM_RUN_KEYS, "program.capture")),
         "there is no program.command, [[program]] or --exec, and no prompt (--cli)",
         lambda config: config.program.is_given,
         ("program",),
+    ),
+    Rule(
+        ("transport.rdma",),
+        "there is no program.command, [[program]] or --exec, no prompt (--cli), and transport.protocol is tcp",
+        lambda config: config.program.is_given or config.transport.protocol == VERBS,
+        ("program", "transport"),
+    ),
+    Rule(
+        ("transport.line_rate", "transport.congestion_control", "transport.slow_start_after_idle", "transport.rto_min"),
+        "transport.protocol is verbs",
+        lambda config: config.program.is_given or config.transport.protocol != VERBS,
+        ("program", "transport"),
     ),
     Rule(
         _PROGRAM_RUN_KEYS,

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hosts.agent.transport import CongestionControl
+from hosts.agent.transport import TCP, VERBS, CongestionControl
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRACE, TRAINING
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, VALUE_BITS
 from hosts.embedding.ring import OBJECTIVES
@@ -395,6 +395,12 @@ KEYS: Mapping[str, Key] = {
             "rdma",
             one_of(*RDMA),
             "Verbs devices for programs: soft-RoCE or soft-iWARP.",
+        ),
+        Key(
+            "transport.protocol",
+            "protocol",
+            one_of(TCP, VERBS),
+            "What carries collectives: TCP, or RDMA verbs over soft-RoCE.",
         ),
         Key("program.command", "command", roles.COMMAND, "Your own program, run on the GPUs' hosts; also --exec."),
         Key("program.role", "roles", _ROLES, "Commands for some of its ranks each; also [[program]] tables."),

@@ -5,7 +5,7 @@ limit. Users are told the sentences before a run (`scenarios.spec.notes`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from analysis.statistics.shared_link_notes import Note, Valued, by_sentence
 from hosts.agent.messages import LABEL_BYTES
-from hosts.agent.transport import MAX_WINDOW_BYTES
+from hosts.agent.transport import VERBS, Transport
 from hosts.collectives.rank_programs import flow_bytes, small_message_bytes
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import delays_s, ranges_bps, sampler
 from topologies.fabric.fabric import Fabric, build_fabric
 from topologies.fabric.ports import links_in_grain
-from topologies.shaping.classes import VIRTUAL_LATE_S, WIRE_PER_PAYLOAD, wire_bytes
+from topologies.shaping.classes import VIRTUAL_LATE_S
+from topologies.shaping.frames import TCP_FRAMES, Frames
 from topologies.units import format_delay, format_rate, format_size
 
 TOLD_ERROR = 1e-3
@@ -63,6 +64,10 @@ class Load(Protocol):
     def message_bytes(self) -> int | None:
         """The bytes of the largest message of a flow, for the flow for which they are least."""
 
+    @property
+    def transport(self) -> Transport:
+        """What carries the messages."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KnownLoad:
@@ -74,6 +79,7 @@ class KnownLoad:
     connection_bytes: int | None
     under_way_bytes: float = 0.0
     every_s: float | None = None
+    transport: Transport = field(default_factory=Transport)
 
 
 class ScenarioLoad:
@@ -99,6 +105,10 @@ class ScenarioLoad:
     @property
     def every_s(self) -> float | None:
         return self.config.conditions.every_s
+
+    @property
+    def transport(self) -> Transport:
+        return self.config.transport
 
     @property
     def fastest_bps(self) -> float:
@@ -138,14 +148,14 @@ class Limit:
     is_refused: bool = False
 
 
-def small_message_error(message_bytes: int, slowest_bps: float) -> float:
+def small_message_error(message_bytes: int, slowest_bps: float, frames: Frames = TCP_FRAMES) -> float:
     """Return by which share of a message's transmission time the emulation may differ from the model.
 
     A message has the headers of every begun frame, and rates include only those of full frames. A label follows it, and
     acknowledgements, of at most that size, share the opposite link. At the slowest link it may be early by the lateness
     that classes make up for.
     """
-    sent = (wire_bytes(message_bytes) + 2 * wire_bytes(LABEL_BYTES)) / WIRE_PER_PAYLOAD
+    sent = (frames.wire_bytes(message_bytes) + 2 * frames.wire_bytes(LABEL_BYTES)) / frames.wire_per_payload
     return max(sent / message_bytes - 1, slowest_bps / 8 * VIRTUAL_LATE_S / message_bytes)
 
 
@@ -155,16 +165,17 @@ def roughly(size_bytes: float) -> str:
 
 
 def _window(load: Load) -> Note | None:
-    needs = load.under_way_bytes
-    if min(needs, np.inf if load.connection_bytes is None else load.connection_bytes) <= MAX_WINDOW_BYTES:
+    needs, has_bytes = load.under_way_bytes, load.transport.most_under_way_bytes
+    if min(needs, np.inf if load.connection_bytes is None else load.connection_bytes) <= has_bytes:
         return None
-    most, then = f"{MAX_WINDOW_BYTES / 1e9:.3g} GB", "measured times will be longer than predicted"
+    window, then = load.transport.window_words, "measured times will be longer than predicted"
+    most = f"{has_bytes / 1e9:.3g} GB"
     if load.connection_bytes is None:
         then = "a program's connection alone cannot fill the path"
     return Valued(
-        f"a connection needs up to {needs / 1e9:,.3g} GB under way (rate times round trip), and TCP's window has at "
+        f"a connection needs up to {needs / 1e9:,.3g} GB under way (rate times round trip), and {window} has at "
         f"most {most}: {then}",
-        f"a connection needs more under way (rate times round trip) than the {most} of TCP's window, so {then}",
+        f"a connection needs more under way (rate times round trip) than the {most} of {window}, so {then}",
         f"up to {needs / 1e9:,.3g} GB",
     )
 
@@ -172,7 +183,7 @@ def _window(load: Load) -> Note | None:
 def _small(load: Load) -> Note | None:
     if load.message_bytes is None or not load.connection_bytes:
         return None
-    error = small_message_error(load.message_bytes, load.slowest_bps)
+    error = small_message_error(load.message_bytes, load.slowest_bps, load.transport.frames)
     if error < TOLD_ERROR:
         return None
     size = "at most a byte" if load.message_bytes <= 1 else format_size(load.message_bytes)
@@ -187,6 +198,19 @@ def _fast(load: Load) -> str | None:
     return (
         f"links of up to {format_rate(round(load.fastest_bps))} are faster than the "
         f"{format_rate(round(MAX_EXACT_BPS))} at which the emulation was checked: it rounds a packet's time to whole ns"
+    )
+
+
+def _rounded(load: Load) -> str | None:
+    if load.transport.protocol != VERBS:
+        return None  # segments of TCP are long enough
+    frames, rounding_s = load.transport.frames, 1e-9
+    frame_s = 8 * frames.payload_bytes / load.fastest_bps
+    if rounding_s / frame_s < TOLD_ERROR:
+        return None
+    return (
+        f"a full frame of RoCE takes {1e9 * frame_s:.0f} ns on links of {format_rate(round(load.fastest_bps))}, and "
+        f"the emulation counts whole ns: measured times can be shorter by up to {100 * rounding_s / frame_s:.1g} %"
     )
 
 
@@ -217,6 +241,7 @@ LIMITS: Sequence[Limit] = (
     Limit("RFC 7323, 2.3: a window has at most 2^30 bytes", _window),
     Limit("frames and labels on the wire, and HTB's bursts (topologies/shaping/classes.py)", _small),
     Limit("psched_ratecfg_precompute and l2t_ns in Linux: whole ns per packet (docs/validation.md)", _fast),
+    Limit("psched_l2t_ns in Linux: whole ns per packet", _rounded),
     Limit("measured (docs/validation.md, conditions that change by time)", _restless),
     Limit("TCP_RTO_MAX in Linux", _waiting, is_refused=True),
 )

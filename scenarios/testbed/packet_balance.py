@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.fabric.fabric import Fabric
-from topologies.shaping.classes import FRAME_BYTES, payload_bytes
+from topologies.shaping.frames import TCP_FRAMES
 
 _COLUMNS = re.compile(r"^\s*(\S+):(.*)$", re.MULTILINE)
 _HEADERS_BYTES = 14 + 52  # of Ethernet, and of IP and TCP with timestamps
@@ -60,7 +60,7 @@ class PacketBalance:
         payload = (
             lost_bytes - _HEADERS_BYTES * packets
         )  # a segment that is cut gets more packets and headers, not more payload
-        return max(0, packets, -(-payload // payload_bytes(FRAME_BYTES)))
+        return max(0, packets, -(-payload // TCP_FRAMES.payload_bytes))
 
     def _read(self) -> _Counts:
         """Read what the hosts of all machines have counted."""

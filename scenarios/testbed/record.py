@@ -29,7 +29,7 @@ class CollectiveRecord:
     - `start_ns[rank]`: the beginning of each rank; `sent_ns`, `arrived_ns`: by transfer of the schedule
       (`hosts.communicator.Completed`). All are since the first rank began.
     - `drops`: packets lost anywhere; if the configuration has faults, also those that links lose by these, in frames.
-    - `retransmitted_bytes`: payload that TCP retransmitted; None if an agent has died since.
+    - `retransmitted_bytes`: payload that TCP retransmitted; None if an agent has died since, and over verbs.
     - `later`: the paths of all flows after each change of tunnels during the collective.
     - `counters`: rows of a link or port (index), the two instants between which its counter was read, since the
       collective's beginning, and the bytes that it had sent since the first reading.

@@ -193,7 +193,7 @@ class Recovery:
     def _retransmitted_bytes(self) -> int:
         """Return the bytes that TCP has retransmitted; if an agent has died, record the failure and return 0."""
         try:
-            return self._testbed.retransmitted_bytes()
+            return self._testbed.retransmitted_bytes() or 0
         except CollectiveError as error:
             self._record_failure(error, lost=False, sent_bytes=0)
             return 0

@@ -61,6 +61,7 @@ from scenarios.testbed.peers import Peers
 from scenarios.testbed.platform import VIRTUAL, Platform, restored_settings
 from scenarios.testbed.port_watch import Counters
 from scenarios.testbed.record import CollectiveRecord, Reconfiguration
+from scenarios.testbed.verbs_devices import add_verbs_devices
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.date import fixed_date
 from scenarios.vm.openvswitch import waking_vswitchd
@@ -199,6 +200,8 @@ class Testbed:
                     share=self.share,
                 )
             )
+            if (kind := self.config.transport.device_kind) is not None:
+                add_verbs_devices(self.fabric.gpus, self.network.pids_here, kind)
             self.tell("the shaping of the links")
             self._shaper = self._shape(self.conditions.shaped_bps(0, ()))
             stack.callback(self._unshape)
@@ -244,6 +247,7 @@ class Testbed:
             moving=self.config.conditions.moves is not None,
             segment_bytes=self._segment_bytes,
             share=self.share if self.share.machines > 1 else None,
+            frames=transport.frames,
         )
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._rates_with_tunnels_bps), self.network.pids_here)
@@ -614,17 +618,22 @@ class Testbed:
         """Return the pid of a rank's agent."""
         return int(self._communicator.agent_pids[rank])
 
-    def retransmitted_bytes(self) -> int:
-        """Return the bytes retransmitted by TCP since the connections were made; raises CollectiveError."""
+    def retransmitted_bytes(self) -> int | None:
+        """Return the bytes retransmitted by TCP since the connections were made, None over verbs; raises
+        CollectiveError."""
         return self._communicator.retransmitted_bytes()
 
     def _retransmitted(self) -> int | None:
-        """Return the bytes retransmitted by TCP since the last call; None if an agent has died, as later calls tell."""
+        """Return the bytes retransmitted by TCP since the last call; None over verbs, and if an agent has died, which
+        later calls tell."""
         try:
-            before, self._retransmitted_before = self._retransmitted_before, self.retransmitted_bytes()
+            now = self.retransmitted_bytes()
         except CollectiveError:
             return None
-        return self._retransmitted_before - before
+        if now is None:
+            return None
+        before, self._retransmitted_before = self._retransmitted_before, now
+        return now - before
 
     def counters(self) -> Counters:
         """Read the bytes that each port of each switch has sent (`Controller.counters`); raises ControllerError."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hosts.agent.buffers import LENT, Buffers
 from hosts.agent.clock import now_ns
+from hosts.agent.connections import TcpIncoming, TcpOutgoing
 from hosts.agent.execution import Execution
 from hosts.agent.payload import Payload
 from hosts.agent.rank_program import Program, Receive
@@ -213,8 +214,8 @@ class Agents:
             answers[rank] = Execution(
                 one,
                 collective=self.collective,
-                outgoing=[outgoing[rank, dst, channel] for dst, channel, _ in one.sends],
-                incoming=[incoming[src, rank, channel] for src, channel, _ in one.receives],
+                outgoing=[TcpOutgoing(outgoing[rank, dst, channel]) for dst, channel, _ in one.sends],
+                incoming=[TcpIncoming(incoming[src, rank, channel]) for src, channel, _ in one.receives],
                 payload=self.payloads[rank],
                 buffers=self.buffers[rank],
                 slot_bytes=self.found.largest_slot_bytes,

@@ -27,6 +27,7 @@ COPY: Part = {"kind": "transfer", "ranks": [0, 4], "size": "1 MB", "deadline": "
 TRANSFER: Part = {"run": {"modes": ["base"]}, "job": [COPY]}
 STREAM: Part = TRANSFER | {"job": [COPY | {"size": None, "deadline": None, "rate": "1 Mbit/s", "duration": "1 s"}]}
 ADMITTED: Part = TRANSFER | SPRAY
+VERBS: Part = {"transport": {"protocol": "verbs"}}
 MACHINES: Part = {"run": {"machines": 2}}
 PARTLY: Part = {"collective": {"emulated": "every 3rd"}}
 MIXED: Part = ADMITTED | {"job": [COPY | {"class": "gold"}, JOB], "class": [{"name": "gold", "priority": 0}]}
@@ -60,6 +61,15 @@ PAIRS: list[tuple[Part, Part, str]] = [
         WALL,
         "transport.rdma: rxe cannot be combined with the wall clock",
     ),
+    (VERBS, WALL, "transport.protocol: verbs cannot be combined with the wall clock"),
+    (VERBS, PROGRAM, "transport.protocol: verbs cannot be combined with a program that is run"),
+    (VERBS, FIFO, "transport.protocol: verbs cannot be combined with transport.queue"),
+    (VERBS, {"collective": {"kind": "alltoall"}}, "transport.protocol: verbs cannot be combined with a mode whose"),
+    (VERBS, ECMP, "transport.protocol: verbs cannot be combined with a fabric.routing that spreads flows"),
+    (VERBS, TE, "transport.protocol: verbs cannot be combined with fabric.routing"),
+    (VERBS, PROBES, "transport.protocol: verbs cannot be combined with a mode that probes"),
+    (VERBS, READS, "transport.protocol: verbs cannot be combined with a mode with measured ports"),
+    (VERBS, FAULT, "transport.protocol: verbs cannot be combined with faults"),
     ({"transport": {"rto_min": "5 ms"}}, WALL, "transport.rto_min: 5 ms cannot be combined with the wall clock"),
     (
         {"program": {"command": "true", "date": "2026-01-01T00:00:00"}},
@@ -222,6 +232,7 @@ NEEDED = {  # pairs of which one is not possible without the other's opposite, o
     ("run.referees", "outages in the trace"): "test_outages",
     ("run.referees", 'collective.kind "messages"'): "needs a file",
     ('a program with fabric.routing "te"', "outages in the trace"): "needs a file",
+    ('transport.protocol "verbs"', "outages in the trace"): "needs a file",
 }
 
 

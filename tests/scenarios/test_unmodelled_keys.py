@@ -22,6 +22,7 @@ SWEPT = {
     "transport.slow_start_after_idle": (SHARED, "[true, false]"),
     "transport.rto_min": (SHARED, "['10 ms', '200 ms']"),
     "transport.queue": (SHARED, "['fair', 'fifo']"),
+    "transport.protocol": ("[collective]\ncount=5\npieces=1\n[run]\nmodes=['base']\n", "['tcp', 'verbs']"),
     "transport.ecn_threshold": (f"{FIFO}congestion_control='dctcp'\n", "['100 kB', '500 kB']"),
 }
 

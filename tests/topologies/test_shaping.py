@@ -16,16 +16,8 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, Switch, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.shaping import netlink
-from topologies.shaping.classes import (
-    VIRTUAL_LATE_S,
-    Buffer,
-    Service,
-    Shaping,
-    classes_of,
-    mismatch,
-    wan_of,
-    wire_bytes_per_s,
-)
+from topologies.shaping.classes import VIRTUAL_LATE_S, Buffer, Service, Shaping, classes_of, mismatch, wan_of
+from topologies.shaping.frames import TCP_FRAMES
 from topologies.shaping.ifb import prefixes
 from topologies.shaping.netlink import ChildClass
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
@@ -145,7 +137,7 @@ def test_every_route_passes_one_class_per_logical_link_over_any_spine(spec: Fabr
         passed = [port[hop] for hop in pairwise((*switches, dst))]
         shaped = [(at, read.class_of(at, ip[src], ip[dst])) for at in passed]
         classes = [(at, minor) for at, minor in shaped if minor is not None]
-        want = [8 * wire_bytes_per_s(int(rates[link[name].index])) for name in links]
+        want = [8 * TCP_FRAMES.wire_bytes_per_s(int(rates[link[name].index])) for name in links]
         assert [read.rate[key] for key in classes] == want, (src, dst, switches)
         assert {(link[name].kind, shaping.delays_ns.get(key, 0)) for key, name in zip(classes, links, strict=True)} <= {
             ("wan", 10_000),
@@ -266,7 +258,11 @@ def test_in_the_physical_grain_every_route_passes_one_class_per_cable(spec: Fabr
         ports = [ifbs[leaves[switches[0], src]], *(leaves[hop] for hop in pairwise((*switches, dst)))]
         found = [read.rate[port, read.default[port]] for port in ports]
         names = [">".join(hop) for hop in pairwise((src, *switches, dst))]
-        assert found == [8 * wire_bytes_per_s(int(rates[index[name]])) for name in names], (src, dst, switches)
+        assert found == [8 * TCP_FRAMES.wire_bytes_per_s(int(rates[index[name]])) for name in names], (
+            src,
+            dst,
+            switches,
+        )
     assert len(shaping.classes) == len(rates) and not any(read.filters.values())
     with pytest.raises(ValueError, match=f"the fabric has {len(rates)} links or ports, one rate each"):
         shaping.wanted(rates[1:])
@@ -317,7 +313,7 @@ def test_the_burst_of_a_class_is_its_rate_times_the_timer_latency(late_s: float)
 def test_full_frames_carry_payload_at_the_configured_rate(rate_bps: int, frames: int) -> None:
     wire = frames * (6 + 6 + 2 + 9000)  # Ethernet addresses and type, then an IP packet
     payload = frames * (9000 - 20 - 20 - 12)  # less the IPv4 and TCP headers and TCP timestamps
-    seconds = wire / wire_bytes_per_s(rate_bps)
+    seconds = wire / TCP_FRAMES.wire_bytes_per_s(rate_bps)
     assert 8 * payload / seconds == pytest.approx(rate_bps, rel=1e-12, abs=8)
 
 

@@ -14,9 +14,9 @@ sends, on an ifb of the leaf's port that receives.
 A flow passes one spine, so a link that is shaped at every spine is shaped exactly once, whichever spine carries it.
 Traffic that matches no class of its port is not limited, nor are ports without classes.
 
-*Rates.* The rate of a link is TCP payload. HTB charges frames, and counts the frames into which a large segment will be
-cut (`qdisc_pkt_len_init` in the kernel): Ethernet 14 bytes, IPv4 20 and TCP 32 with timestamps, so that a full frame
-of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's rate times (MTU + 14)/(MTU - 52).
+*Rates.* The rate of a link is payload. HTB charges frames, and counts the frames into which a large segment will be
+cut (`qdisc_pkt_len_init` in the kernel). The class's rate is the payload's rate times the size of a full frame, by the
+payload in it (`frames`).
 
 *Bursts.*
 1. HTB charges a packet after sending it, so the last packet of a chunk leaves at t = 8(L - S - B)/R seconds (L bytes in
@@ -59,6 +59,7 @@ import numpy.typing as npt
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.machines import Share
 from topologies.fabric.ports import links_in_grain
+from topologies.shaping.frames import TCP_FRAMES, TCP_HEADER_BYTES, Frames
 from topologies.shaping.ifb import Ifb, delays, nic_name, nics
 from topologies.shaping.netlink import ChildClass
 
@@ -66,15 +67,9 @@ Floats = npt.NDArray[np.float64]
 ClassKey = tuple[str, int]
 """Identifies an HTB class: its interface and the minor number of its class id."""
 
-MTU_BYTES = 9000
 SEGMENT_BYTES, SHORT_SEGMENT_BYTES = 500_000, 64_000
 """The largest segment that TCP makes, and the largest one with fair sharing. They are large because every packet costs
 wall time, and clock readings that take virtual time."""
-_ETHERNET_BYTES = 14
-_HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
-
-WIRE_PER_PAYLOAD = (MTU_BYTES + _ETHERNET_BYTES) / (MTU_BYTES - _HEADER_BYTES)
-"""Bytes that HTB counts for a byte of payload in full frames."""
 
 VIRTUAL_LATE_S = 64e-9
 """Timer lateness in virtual time: less than the 64 ns in which bursts are counted."""
@@ -82,7 +77,7 @@ TUNNELS_LATE_NS = 2_000
 """Lateness of a class while several tunnels of its port wait for their turns, for which it makes up."""
 QUANTUM_BYTES = 200_000  # required by HTB, though no class borrows
 QUEUE_PACKETS = 10_000_000  # a limit that is never reached: memory would run out first
-FRAME_BYTES = MTU_BYTES + _ETHERNET_BYTES
+FRAME_BYTES = TCP_FRAMES.frame_bytes
 MAX_BUFFER_BYTES = 2_000_000_000  # limits have 32 bits, and a frame's memory is larger than the frame
 _FRAME_MEMORY_BYTES = FRAME_BYTES + 766  # kernel memory of a full TCP frame, as measured in the VM
 FQ = (
@@ -92,7 +87,7 @@ FQ = (
 """The fair queue in tc's syntax: flows send by turns and get equal shares in bytes, whatever the size of segments."""
 _TABLE = 1  # the number of a port's hash table of addresses
 _OFFSETS = {"src": 12, "dst": 16}  # of addresses in a packet's IP header
-_PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
+_PURE_ACK = f"protocol ip prio 1 u32 match u16 {TCP_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 _ROUNDED = 1e-6  # relative rounding error of the sum of tunnels' rates
 NEGLIGIBLE_DELAY_RATIO = 100  # a delay below 1/100 of the timer lateness cannot be distinguished from none
 
@@ -182,7 +177,8 @@ class Shaping:
     its own at the port where it begins: rates are those of links or ports, followed by those of tunnels, and traffic in
     no tunnel has the port's rate. With `paths`, tc's match of packets in a tunnel over each path, no delay
     is applied before a WAN link. With `moving`, WAN delays may change (`tc.Shaper.move`). Segments have up to
-    `segment_bytes`. Of a fabric that machines share, it is the traffic control of this machine's `share`.
+    `segment_bytes`. Of a fabric that machines share, it is the traffic control of this machine's `share`. Rates are
+    those of the payload of full `frames`.
     """
 
     fabric: Fabric
@@ -200,6 +196,7 @@ class Shaping:
     moving: bool = False
     segment_bytes: int = 0
     share: Share | None = None
+    frames: Frames = TCP_FRAMES
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
@@ -341,7 +338,7 @@ class Shaping:
         if rates_bps.shape != (count + len(self.tunnels),):
             tunnels = f" and {len(self.tunnels)} tunnels" if self.tunnels else ""
             raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports{tunnels}, one rate each")
-        wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
+        wire = [self.frames.wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
         ceilings = [service.ceiling for service in self.services]
         parts = {htb.key: ceilings[htb.service] if htb.parent and ceilings else 1 for htb in self.classes}
         return {htb.key: max(1, round(wire[htb.link] * parts[htb.key])) for htb in self.classes}
@@ -464,26 +461,6 @@ def _port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
         HtbClass(link=port.index, interface=interface[port.src, port.far_end], minor=1, match=None)
         for port in links_in_grain(fabric).all
     )
-
-
-def wire_bytes_per_s(rate_bps: int) -> int:
-    """Return the rate of full frames, in bytes/s as HTB counts them, that carry `rate_bps` of payload.
-
-    It is rounded to whole bytes/s, and at least 1, because HTB refuses 0.
-    """
-    payload_bytes, frame_bytes = MTU_BYTES - _HEADER_BYTES, MTU_BYTES + _ETHERNET_BYTES
-    return max(1, (2 * rate_bps * frame_bytes + 8 * payload_bytes) // (16 * payload_bytes))
-
-
-def wire_bytes(message_bytes: int) -> int:
-    """Return the bytes, as HTB counts them, of a message of so many bytes of payload with the headers of its frames."""
-    frames = -(-message_bytes // (MTU_BYTES - _HEADER_BYTES))
-    return message_bytes + frames * (_ETHERNET_BYTES + _HEADER_BYTES)
-
-
-def payload_bytes(wire_bytes: int) -> int:
-    """Return the payload in bytes of full frames with `wire_bytes` in all, as HTB counts them."""
-    return round(wire_bytes * (MTU_BYTES - _HEADER_BYTES) / FRAME_BYTES)
 
 
 def class_name(key: ClassKey) -> str:

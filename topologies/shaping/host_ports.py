@@ -17,7 +17,8 @@ import numpy.typing as npt
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import inside
-from topologies.shaping.classes import QUANTUM_BYTES, QUEUE_PACKETS, wire_bytes_per_s
+from topologies.shaping.classes import QUANTUM_BYTES, QUEUE_PACKETS
+from topologies.shaping.frames import TCP_FRAMES
 from topologies.shaping.ifb import Ifb, nic_name
 from topologies.shaping.tc import IfbDevices, SenderNetems, Shaper, TcError, run_tc
 
@@ -71,7 +72,7 @@ class HostPorts:
 
     def _lines(self, interface: str, rate_bps: int) -> tuple[str, ...]:
         """Return the lines for tc that give a port its rate."""
-        wire = wire_bytes_per_s(rate_bps)
+        wire = TCP_FRAMES.wire_bytes_per_s(rate_bps)
         burst = max(1, round(wire * self._late_s))
         limits = f"rate {8 * wire}bit burst {burst} cburst {burst} quantum {QUANTUM_BYTES}"
         return (

@@ -20,17 +20,8 @@ from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import inside
 from topologies.shaping import netlink
-from topologies.shaping.classes import (
-    MTU_BYTES,
-    QUANTUM_BYTES,
-    QUEUE_PACKETS,
-    ClassKey,
-    HtbClass,
-    Shaping,
-    class_name,
-    mismatch,
-    payload_bytes,
-)
+from topologies.shaping.classes import QUANTUM_BYTES, QUEUE_PACKETS, ClassKey, HtbClass, Shaping, class_name, mismatch
+from topologies.shaping.frames import MTU_BYTES, TCP_FRAMES
 from topologies.shaping.ifb import Ifb
 from topologies.shaping.netlink import Datapaths, Netem, RtNetlink
 
@@ -136,7 +127,12 @@ class Shaper:
         tunnels = {(self._ifindex[htb.interface], htb.minor): htb.link for htb in leaves if htb.link >= first}
         with contextlib.closing(RtNetlink()) as kernel:
             of_ports = [kernel.sent_bytes(port) for port in {port for port, _ in tunnels}]
-        return {tunnels[key]: payload_bytes(size) for port in of_ports for key, size in port.items() if key in tunnels}
+        return {
+            tunnels[key]: TCP_FRAMES.payload_of(size)
+            for port in of_ports
+            for key, size in port.items()
+            if key in tunnels
+        }
 
     def queues(self, interfaces: Collection[str]) -> dict[ClassKey, tuple[int, int]]:
         """Return for each class of these interfaces that is below no other the bytes of frames that it has sent, and

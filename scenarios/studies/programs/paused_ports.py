@@ -27,7 +27,8 @@ from socket import if_nametoindex
 from hosts.agent.clock import now_ns, sleep_until
 from scenarios.vm.hosts import HostLink, batch, set_up
 from topologies.linux import enter_network, make_timers_exact
-from topologies.shaping.classes import MTU_BYTES, QUANTUM_BYTES, QUEUE_PACKETS, VIRTUAL_LATE_S
+from topologies.shaping.classes import QUANTUM_BYTES, QUEUE_PACKETS, VIRTUAL_LATE_S
+from topologies.shaping.frames import MTU_BYTES
 from topologies.shaping.netlink import RtNetlink
 
 POLL_NS = 50_000
