@@ -306,16 +306,6 @@ _MEASURED_DEMAND = _is_value("te.demand", te.MEASURED)
 _MACHINES = _is_given("run.machines", lambda config: config.run.machines > 1)
 _CAPTURED = _is_given("program.capture", lambda config: config.program.capture)
 _SHARING = Feature("a mode whose flows share links", _share_between_machines)
-_SHARES = Feature(
-    "a mode whose flows share links",
-    lambda config: [
-        ("run.modes", f"{mode}, whose flows may share {shared[0]},")
-        for mode in config.run.modes
-        if not config.program.is_run
-        and config.fabric.routing != te.ROUTING  # which has a row of its own
-        and (shared := config.shared_links(mode))
-    ],
-)
 _SUDDEN = _fault(
     "a fault within a collective, or one that ends a process",
     lambda _, fault: fault.after_s is not None or fault.lasts_s is not None or fault.kind in KILLED_KINDS,
@@ -348,7 +338,6 @@ TABLE = (
         for other, what in (
             (_DECLARED, "queue pairs whose packets are lost"),
             (_OUTAGES, "queue pairs whose packets are lost"),
-            (_SHARES, "senders that nothing holds up, so that flows wait behind shared links"),
         )
     ),
     *(

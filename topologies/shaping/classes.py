@@ -32,8 +32,8 @@ payload in it (`frames`).
 *Fair sharing.* Flows that share a link get equal shares from a fair queue (fq) under its class, which distinguishes
 them by their sockets (all packets are in one kernel and refer to their sockets). It also needs:
 1. fq with a `maxrate`: otherwise it sends up to 8 packets in the order of arrival after it has been empty.
-2. Acknowledgements (IP packets of 52 bytes) that bypass the shaper: otherwise those of a flow in the opposite direction
-   would take a share.
+2. Acknowledgements (IP packets of 52 bytes; 48 of RoCE) that bypass the shaper: otherwise those of a flow in the
+   opposite direction would take a share.
 3. Delays after the shared links (`ifb`), and flows with little data queued (`hosts.agent.transport.FairShareLimits`).
 
 *Finite buffers.* A class with a `Buffer` drops the frames that do not fit its queue. The queue is a bfifo or, if frames
@@ -59,7 +59,7 @@ import numpy.typing as npt
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.machines import Share
 from topologies.fabric.ports import links_in_grain
-from topologies.shaping.frames import TCP_FRAMES, TCP_HEADER_BYTES, Frames
+from topologies.shaping.frames import TCP_FRAMES, Frames
 from topologies.shaping.ifb import Ifb, delays, nic_name, nics
 from topologies.shaping.netlink import ChildClass
 
@@ -87,7 +87,6 @@ FQ = (
 """The fair queue in tc's syntax: flows send by turns and get equal shares in bytes, whatever the size of segments."""
 _TABLE = 1  # the number of a port's hash table of addresses
 _OFFSETS = {"src": 12, "dst": 16}  # of addresses in a packet's IP header
-_PURE_ACK = f"protocol ip prio 1 u32 match u16 {TCP_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 _ROUNDED = 1e-6  # relative rounding error of the sum of tunnels' rates
 NEGLIGIBLE_DELAY_RATIO = 100  # a delay below 1/100 of the timer lateness cannot be distinguished from none
 
@@ -319,7 +318,8 @@ class Shaping:
                 f"qdisc add dev {interface} root handle 1: htb default {default:x} direct_qlen {QUEUE_PACKETS}"
             )
             if self.fair:
-                lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
+                acks = f"u32 match u16 {self.frames.ack_bytes:#06x} 0xffff at 2 flowid 1:0"
+                lines.append(f"filter add dev {interface} parent 1: protocol ip prio 1 {acks}")
             for htb in classes:
                 lines += self._class_lines(htb, wanted[htb.key], children.get(htb.key))
             lines += _address_filters([htb for htb in classes if self._has_address(htb)])

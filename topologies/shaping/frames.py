@@ -10,10 +10,11 @@ ETHERNET_BYTES = 14
 @dataclass(frozen=True, kw_only=True)
 class Frames:
     """The full frames of a transport: the bytes of payload in one, and its `frame_bytes` with all headers, without
-    Ethernet's preamble and checksum."""
+    Ethernet's preamble and checksum. A packet that only acknowledges has `ack_bytes`, as IP counts them."""
 
     payload_bytes: int
     frame_bytes: int
+    ack_bytes: int
 
     @property
     def wire_per_payload(self) -> float:
@@ -36,7 +37,10 @@ class Frames:
 
 TCP_HEADER_BYTES = 20 + 32
 """IPv4, and TCP with timestamps (RFC 7323)."""
-TCP_FRAMES = Frames(payload_bytes=MTU_BYTES - TCP_HEADER_BYTES, frame_bytes=MTU_BYTES + ETHERNET_BYTES)
-ROCE_FRAMES = Frames(payload_bytes=4096, frame_bytes=4096 + ETHERNET_BYTES + 20 + 8 + 12 + 4)
+TCP_FRAMES = Frames(
+    payload_bytes=MTU_BYTES - TCP_HEADER_BYTES, frame_bytes=MTU_BYTES + ETHERNET_BYTES, ack_bytes=TCP_HEADER_BYTES
+)
+_ROCE_BYTES = 20 + 8 + 12 + 4
+ROCE_FRAMES = Frames(payload_bytes=4096, frame_bytes=4096 + ETHERNET_BYTES + _ROCE_BYTES, ack_bytes=_ROCE_BYTES + 4)
 """RoCE version 2 with InfiniBand's largest MTU: IPv4, UDP, the base transport header and the checksum (InfiniBand
-Architecture Specification, annex A17)."""
+Architecture Specification, annex A17), and in an acknowledgement its own header."""
