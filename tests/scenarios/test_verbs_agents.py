@@ -47,8 +47,10 @@ def test_a_message_of_rdma_takes_its_bytes_at_the_links_rate_and_its_delays_in_e
         {"conditions.sampler": "markov", "conditions.wan_rate": "5-20 Gbit/s", "conditions.every": "2 ms"},
         {"fabric.border_routers": 2, "run.modes": ["joint"], "conditions.wan_rate": "5-20 Gbit/s", "fabric.gpus": 4},
         {"run.machines": 2, "fabric.gpus": 4},
+        {"collective.kind": "alltoall", "fabric.gpus": 6, "fabric.grain": "physical", "collective.chunk": "2 MB"},
+        {"fabric.gpus": 6, "collective.algorithm": "hierarchical", "collective.chunk": "2 MB"},
     ],
-    ids=["sums and pieces", "rates that change", "paths that are chosen", "two machines"],
+    ids=["sums and pieces", "changing rates", "chosen paths", "two machines", "shared ports", "shared links"],
 )
 def test_collectives_over_rdma_are_as_predicted_and_deliver_every_byte(keys: dict[str, object]) -> None:
     rows = measured(**keys)
@@ -77,7 +79,7 @@ def test_the_hosts_devices_send_the_messages_and_tcp_does_not(tmp_path: Path) ->
     ("keys", "why"),
     [
         ({"transport.rdma": "siw"}, 'transport.rdma is "siw"; allowed: transport.rdma "rxe", or "tcp"'),
-        ({"collective.kind": "alltoall", "fabric.gpus": 8}, "flows wait behind shared links"),
+        ({"fabric.routing": "ecmp", "fabric.gpus": 4}, "a fabric.routing that spreads flows"),
         ({"run.clock": "wall"}, "the wall clock"),
     ],
 )
