@@ -278,7 +278,7 @@ def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows])
         measured = [one for one in faults if one[0].engine == "emulation" and one[1].first in one[0].number]
         where, alike = zip(*measured or faults, strict=True)
         fault = alike[0]
-        ends = [_end(one, point, seconds) for one, point in zip(alike, where, strict=True)]
+        ends = [_end(one, point, seconds) for point, one in (_knows_end(pair, faults) for pair in measured or faults)]
         lasts_s = seconds or max((_time_s(point, fault.first) for point in where), default=0.0)
         share = min(1.0, fault.after_s / lasts_s) if fault.after_s and lasts_s else 0.0
         about: dict[str, Any] = {"what": fault.what, "begin": fault.first - before + share, "end": max(ends) - before}
@@ -292,6 +292,17 @@ def _faults(run: Run, configuration: Configuration, points: Sequence[PointRows])
             about["overs"] = tuple(min(group.values()) - before for group in early)
             about["why"] = _why_over(fault, {number: [*modes] for number, modes in within.items()}, has_lost=has_lost)
         yield Span(**about)
+
+
+def _knows_end(
+    pair: tuple[PointRows, DeclaredFault], faults: Sequence[tuple[PointRows, DeclaredFault]]
+) -> tuple[PointRows, DeclaredFault]:
+    """Return the point of a pair's mode, with its fault, that tells when that was over: the point itself, or, if its
+    collectives ended before a fault that lasts for a time, another one of `faults` that has the end."""
+    point, fault = pair
+    if fault.lasts_s is None or math.isfinite(fault.end):
+        return pair
+    return next((one for one in faults if one[0].mode == point.mode and math.isfinite(one[1].end)), pair)
 
 
 def _last_hit(end: float) -> float:

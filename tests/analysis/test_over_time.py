@@ -445,6 +445,37 @@ def test_a_fault_of_a_given_time_is_over_earlier_where_collectives_take_longer(t
     assert "lost" not in notes
 
 
+def struck_beyond_what_is_measured():
+    """Run 20 predicted and 6 measured collectives of base; from the fourth on a link is down for 300 ms, which the
+    measured ones do not reach. Return the predicted times."""
+    fault = 'fault=[{at="collective 4",what="link s0b0-s1b0 down",for="300 ms"}]'
+    constant = ('conditions.wan_rate="20 Gbit/s"', 'conditions.intra_rate="200 Gbit/s"', 'conditions.wan_delay="5 ms"')
+    options = [word for one in (*constant, 'collective.size="96 MB"', fault) for word in ("--set", one)]
+    run("--modes", "base", "--collectives", 20, "--set", "collective.emulated=6", *options, "--out", "out",
+        "--no-report")  # fmt: skip
+    about = {"engine": "emulation", "setting": 0, "mode": "base", "number": 1, "at_collective": 4, "until": None}
+    about |= {"what": "link s0b0-s1b0 down", "detected_s": 0.0, "recovered_s": 0.0, "cost_s": 0.1, "bytes_again": 0}
+    about |= {"cost_collectives": 0, "outcome": "recovered", "collectives_lost": 0, "as_before": -1}
+    stored = [one for one in pq.read_table("out/faults.parquet").to_pylist() if one["engine"] == "model"]
+    pq.write_table(pa.Table.from_pylist([*stored, about], SCHEMAS["faults"]), "out/faults.parquet")
+    found = load("out")
+    return found[found.engine == "model"].sort_values("collective").completion_s.to_numpy()
+
+
+def test_a_fault_that_the_measured_collectives_do_not_reach_the_end_of_is_drawn_until_its_predicted_one(testbeds):
+    """The markers end in collective 5; the span, and the link's rate 0, end 300 ms after the fault's beginning."""
+    testbeds(FakeTestbeds())
+    ends_s = np.cumsum(struck_beyond_what_is_measured()[4:])
+    last = int(np.searchsorted(ends_s, 0.3))
+    within = (0.3 - ends_s[last - 1]) / (ends_s[last] - ends_s[last - 1])
+    assert 2 <= last < 12  # after the measured ones, and before the run's end
+    times, rates, *_ = picture_of()
+    for axes in (times, rates):
+        assert spans_of(axes)[0] == pytest.approx([3.5, 4 + last + within - 0.5])
+    at, rate = next(line.get_data() for line in rates.lines if min(line.get_ydata()) == 0)
+    assert at[np.flatnonzero(rate == 0)[-1] + 1] == pytest.approx(4 + last + within - 0.5)
+
+
 def test_each_mode_is_named_where_a_fault_of_a_given_time_was_over_in_it(testbeds):
     """25 ms from the beginning of collective 3: wan and base have had them in 13 and 12 ms steps, joint in 5 ms, and
     ccl in 9 ms."""
