@@ -4,7 +4,7 @@ Times are those of the experiment's clock; in virtual time that is the clock of 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,11 @@ from analysis.figures.output import ON_WHITE, Picture, canvas, csv_text, explain
 from analysis.figures.run_points import configurations_of
 from analysis.figures.style import FAINT, INK, MODE_STYLES, place_of, time_unit, typical_unit
 from analysis.results.reader import Run
-from analysis.statistics.fault_costs import PARTLY, costs_words
-from topologies.errors import list_all
+from analysis.statistics.fault_costs import PARTLY, FaultCost, costs_words, faults_of
+from topologies.errors import list_all, list_first
 
 _MOST = 40  # faults that are drawn; the data file has all of them
+_MOST_PARTS = 2  # parts of the collectives that a fault hits, which differ by mode
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _MIN_S = 1e-6  # shorter times are drawn here
 
@@ -57,7 +58,8 @@ def picture(name: str, run: Run) -> Picture | None:
         sent = "sent again, those of failed attempts included" if lost else "retransmitted"
         told = f"{_counted(rows)}: {lost} collectives lost, {again:,} bytes {sent}{more}"
         heading(figure, told)
-        explain(figure, "\n".join(f"{name}: {words}" for words, name in names.items()))
+        parts_of = _parts(run, names)
+        explain(figure, "\n".join(f"{name}: {words}{parts_of[words]}" for words, name in names.items()))
         what = ["time from each fault to its detection and to the recovery from it"] * has_times
         of_rounds = " the rounds (the report has its cost to each job)" if _has_jobs(rows) else ""
         what += [f"what each fault cost{of_rounds}{', failed attempts included' * bool(lost)}"] * has_costs
@@ -90,6 +92,17 @@ def _list(cell: Any) -> Any:
 
 def _words(row: Any) -> str:
     return f"{row.what} in collective {row.at_collective:,}"
+
+
+def _parts(run: Run, names: Iterable[str]) -> dict[str, str]:
+    """Return for each of these faults, by its words, in which of the collectives that it hits its cost arises, if only
+    some of these are measured; "" otherwise."""
+    found, is_predicted = dict[str, set[str]](), bool((run.faults["engine"] == "model").any())
+    results = faults_of(run) if is_predicted else {}  # or else all that there is is measured
+    for one in (one for here in results.values() for one in here if one.is_measured):
+        found.setdefault(_words(one), set()).add(FaultCost(results=(one,)).some_words)
+    some = {words: sorted(found.get(words, set()) - {""}) for words in names}
+    return {words: f"; costs{list_first(parts, _MOST_PARTS, ',')}" * bool(parts) for words, parts in some.items()}
 
 
 def _short_names(rows: pd.DataFrame) -> dict[str, str]:

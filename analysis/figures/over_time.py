@@ -33,8 +33,7 @@ from analysis.statistics.fault_costs import (
     beside_each_other,
     chance,
     costs_words,
-    faults_by_point,
-    some_collectives,
+    faults_of,
     told,
 )
 from analysis.statistics.number_words import milliseconds
@@ -621,7 +620,7 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
     """Yield what each fault cost, by mode: the time that it took from the collectives that it hit, predicted where it
     was not measured."""
     alike: dict[tuple[int, str, bool], list[tuple[str, FaultCost]]] = {}
-    of_points = told(faults_by_point(run.faults.to_dict("records")))
+    of_points = told(faults_of(run))
     for point, faults in sorted(of_points.items(), key=lambda one: place_of(one[0].mode)):
         for each in beside_each_other([(one,) for one in faults]) if point.setting == configuration.index else ():
             (one,) = each.results
@@ -631,10 +630,12 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
         if number == _COSTS:
             yield f"{len(alike) - _COSTS} more faults are in faults.parquet."
             break
-        costs = [f"{mode} {_cost(one)}" for mode, one in results if one.cost_words is not None]
+        known = [(mode, one) for mode, one in results if one.cost_words is not None]
+        is_same = len({one.some_words for _, one in known}) < 2
+        costs = [f"{mode} {_cost(one)}{'' if is_same else one.some_words}" for mode, one in known]
         unknown = "a time that the model does not predict" if is_predicted else "a time that is not known"
         verb = "is predicted to cost" if is_predicted and costs else "cost"
-        some = some_collectives(results[0][1].results[0].collectives)
+        some = results[0][1].some_words if is_same else ""
         yield f"{what} in collective {at:,} {verb} {', '.join(costs) or unknown}{some}."
     here = [one for point, faults in of_points.items() if point.setting == configuration.index for one in faults]
     yield from filter(None, [attempts_sentence(here)])

@@ -51,9 +51,8 @@ from analysis.statistics.fault_costs import (
     PointCosts,
     chance,
     cost_words,
-    faults_by_point,
+    faults_of,
     pooled_costs,
-    some_collectives,
     told,
     worst_first,
 )
@@ -180,7 +179,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
             for point, times, over_base in estimates
         ]
         queued = [line for point in all_points for line in _fifo_line(point)]
-        costs = pooled_costs(settings_of(points), faults_by_point(run.faults.to_dict("records")))
+        costs = pooled_costs(settings_of(points), faults_of(run))
         rows = [_download(point, rows_a_point(all_points)) for point in all_points]
         said = _said(run)
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
@@ -449,7 +448,7 @@ def _fifo_line(point: PointRows) -> Iterator[list[str]]:
 def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[list[str]]:
     """Yield a line for each fault of each point, with its times and its cost in ms: predicted where none was
     measured."""
-    shown = told(faults_by_point(run.faults.to_dict("records")))
+    shown = told(faults_of(run))
     of_point = {
         (row.engine, row.setting, row.mode, row.number, row.at_collective): row for row in run.faults.itertuples()
     }
@@ -460,7 +459,7 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
             times_ms = [_NONE if time_s is None else f"{time_s * 1e3:,.3f}" for time_s in times]
             label = configurations[point.setting].label if len(configurations) > 1 else ""
             line = [label, point.mode, f"{one.number}: {one.what}" if one.number else one.what]
-            line += [f"{one.outcome_words}{some_collectives(one.collectives)}", f"{one.at_collective:,}", *times_ms]
+            line += [f"{one.outcome_words}{FaultCost(results=(one,)).some_words}", f"{one.at_collective:,}", *times_ms]
             is_measured = point.engine != "model"
             yield [
                 *line,
@@ -487,7 +486,7 @@ def _pooled_fault_lines(costs: Sequence[PointCosts]) -> Iterator[list[str]]:
         for one in point.faults if len(point.settings) > 1 else ():
             first = one.results[0]
             what = [point.engine, point.label, point.mode, first.what, f"{first.at_collective:,}"]
-            yield [*what, (one.cost_words or _NONE) + some_collectives(first.collectives) + one.jobs_words]
+            yield [*what, (one.cost_words or _NONE) + one.some_words + one.jobs_words]
 
 
 def _bounds(interval: Interval, scale: float, digits: int) -> str:

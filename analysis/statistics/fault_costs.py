@@ -9,10 +9,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from analysis.results.reader import Run
 from analysis.results.rows import Point
 from analysis.statistics.contests import Setting, repetitions, shared_words
 from analysis.statistics.declared_faults import AGENT, CONTROLLER, DOWN, LOSSY, SLOWED, kind_of
@@ -21,6 +24,9 @@ from analysis.statistics.intervals import Interval, mean_of_draws
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import list_all, list_first
 from topologies.units import format_delay
+
+Numbers = Mapping[Point, npt.NDArray[np.int64]]
+"""The numbers of the collectives of each point, [K]."""
 
 PREDICTED, PARTLY, NOT_PREDICTED = "predicted", "predicted in part", "not predicted"
 """The outcomes of a fault of a point that was not measured: with a predicted cost, with that of the collectives after
@@ -53,11 +59,32 @@ SUCCEEDED = (
 )
 _NOTHING = "about 0"
 _NEVER = {NOT_IN_RUN: "not as before within the run", NOT_BEFORE_NEXT: "not as before when the next fault begins"}
+_NOT_MEASURED = "not as before within the measurement"
 _MOST_TOLD = 4  # faults, and modes, whose costs are in a sentence
 _MOST_PARTS = 4  # collectives whose costs are told
 _LITTLE = 0.01  # of a cost, or of its largest part: what is less is not told by itself
 _LASTING = {True: "from the other paths", False: "for as long as the fault lasts"}
 """What the lasting part of a cost is from, by whether the fault takes links down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredPart:
+    """What is measured of a fault at a point of which other collectives are predicted alone.
+
+    Of the `of` collectives that it hits, `hit` are measured: those until its measured end, or, if it outlasts the
+    measurement, until its predicted one. `predicted_s` is the predicted cost in the measured ones, `in_all_s` that in
+    all, s, None if not known. `is_ahead` tells that later collectives than the last measured one are predicted; then
+    `until` is the first one that the fault is predicted not to hit any more, if it outlasts the measurement, and
+    `as_before` the predicted one from which on times are as before; None for none.
+    """
+
+    hit: int
+    of: int
+    predicted_s: float | None = None
+    in_all_s: float | None = None
+    is_ahead: bool = False
+    until: int | None = None
+    as_before: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +102,8 @@ class FaultResult:
     as far as the point's predictions are; `collectives` is in how many collectives the predicted cost arises, if it is
     not that of all. `collectives_lost` attempts failed because of it. Of a measured fault `predicted` is the outcome in
     the model, "" if that was not run, and `predicted_s` the cost there. `is_timed` tells that a measured one was to
-    last for a time, and `is_in_force` that it still is when the run ends; not where that was not stored.
+    last for a time, and `is_in_force` that it still is when the run ends; not where that was not stored. `part` is what
+    is measured of it, if other collectives of its point are predicted alone.
     """
 
     number: int
@@ -98,6 +126,7 @@ class FaultResult:
     predicted_s: float | None = None
     is_timed: bool = False
     is_in_force: bool = False
+    part: MeasuredPart | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -179,11 +208,31 @@ class FaultCost:
         return f"{self.what}: {self.outcome}"
 
     @property
+    def some_words(self) -> str:
+        """In which of the collectives that it hits its cost arises, if not in all: " in the 2 measured ones of 5
+        collectives that it hits"."""
+        known = [one.part for one in self.results if one.part is not None and one.part.hit != one.part.of]
+        if not known:
+            return some_collectives(self.results[0].collectives)
+        hit, of = ({getattr(one, name) for one in known} for name in ("hit", "of"))
+        if len(known) < len(self.results) or len(hit) > 1 or len(of) > 1:
+            return " in the measured ones of the collectives that it hits"
+        return f" in the {hit.pop():,} measured ones of {of.pop():,} collectives that it hits"
+
+    @property
+    def _some_of_all(self) -> str:
+        """What `some_words` tells, with the predicted cost in all collectives if it is known."""
+        parts = [one.part for one in self.results]
+        known = [one.in_all_s for one in parts if one is not None and one.hit != one.of and one.in_all_s is not None]
+        in_all = f" (predicted in all: {costs_words(known, 0.0)})" if len(known) == len(parts) else ""
+        return f"{self.some_words}{in_all}"
+
+    @property
     def outcome(self) -> str:
         """How the fault ended, and what it cost, in words."""
         first, cost = self.results[0], self.cost_words
         if not first.is_measured:
-            some = some_collectives(first.collectives)
+            some = self.some_words
             if cost is None:
                 lost = max(one.collectives_lost for one in self.results)
                 failed = f"; {attempts_words(lost)}" if lost else ""
@@ -202,7 +251,7 @@ class FaultCost:
         ]
         after = _after([one.recovered_s for one in self.results if one.recovered_s is not None])
         beside = self._predicted_words
-        whose = f"{self._cost_is} {cost}{self.beside_words}{beside}"
+        whose = f"{self._cost_is} {cost}{self.beside_words}{beside}{self._some_of_all}"
         told_cost = "" if cost is None else f", {whose}{self._parts}{self.jobs_words}"
         return f"{', '.join(outcomes)}{after and f' {after}'}{told_cost}{self._as_before}{self._end_words}"
 
@@ -271,12 +320,12 @@ class FaultCost:
         known = [one.as_before for one in self.results if one.as_before is not None]
         if not known or all(one.as_before == one.at_collective for one in self.results):
             return ""
-        never = Counter(one for one in known if one < 0)
+        never = Counter(_never(one) for one in self.results if one.as_before is not None and one.as_before < 0)
         numbers = sorted(one for one in known if one >= 0)
         parts = [f"as before from collective {numbers[0]:,} on"] if numbers else []
         if numbers and numbers[0] < numbers[-1]:
             parts = [f"as before from collective {numbers[0]:,} to {numbers[-1]:,} on, by seed"]
-        parts += [_NEVER[why] + f" with {_seeds(count)}" * (count < len(known)) for why, count in never.items()]
+        parts += [words + f" with {_seeds(count)}" * (count < len(known)) for words, count in never.items()]
         return ", ".join(parts)
 
     @property
@@ -300,7 +349,16 @@ class FaultCost:
         still = f"; still {state} at the end of the run{some}" if self.in_force else ""
         last = sorted({one.until - 1 for one in self.results if one.is_timed and one.until is not None})
         which = f"{last[0]:,}" if len(last) == 1 else f"{last[0]:,} to {last[-1]:,}, by seed" if last else ""
-        return f"{still}{f'; it ended in collective {which}' if last else ''}"
+        return f"{still}{self._beyond_words(state)}{f'; it ended in collective {which}' if last else ''}"
+
+    def _beyond_words(self, state: str) -> str:
+        """That the fault is in this state when the measurement ends, and until when it is predicted to be: "; still
+        down when the measurement ends (predicted: until collective 8)"."""
+        last = sorted({one.part.until - 1 for one in self.results if one.part is not None and one.part.until})
+        if not last:
+            return ""
+        which = f"{last[0]:,}" if len(last) == 1 else f"{last[0]:,} to {last[-1]:,}, by seed"
+        return f"; still {state} when the measurement ends (predicted: until collective {which})"
 
     @property
     def _cost_is(self) -> str:
@@ -406,8 +464,22 @@ class PointCosts:
         ]
 
 
-def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[FaultResult, ...]]:
-    """Return the faults of each point, in the order of the records, which have the columns of FAULTS."""
+def faults_of(run: Run) -> dict[Point, tuple[FaultResult, ...]]:
+    """Return the faults of each point of a run, each with the part of it that is measured."""
+    if run.faults.empty:
+        return {}
+    groups = run.collectives.groupby(["engine", "setting", "mode"], observed=True)["collective"]
+    return faults_by_point(
+        run.faults.to_dict("records"), {Point(*key): rows.to_numpy(dtype=np.int64) for key, rows in groups}
+    )
+
+
+def faults_by_point(
+    records: Iterable[Mapping[str, Any]], numbers: Numbers = MappingProxyType({})
+) -> dict[Point, tuple[FaultResult, ...]]:
+    """Return the faults of each point, in the order of the records, which have the columns of FAULTS. Measured ones
+    have the part that is measured if the `numbers` of the collectives of their point and of the predicted one are
+    given."""
     found = dict[Point, tuple[FaultResult, ...]]()
     for record in records:
         point = Point(record["engine"], record["setting"], record["mode"])
@@ -427,7 +499,53 @@ def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[F
         is_known = values["as_before"] is not None or values["outcome"] == NOT_PREDICTED
         stays = values["until"] is None and kind_of(values["what"]) in (DOWN, LOSSY, SLOWED)
         found[point] = (*found.get(point, ()), FaultResult(**values, is_in_force=is_known and stays))
+    for point, here in found.items():
+        model = point._replace(engine="model")
+        if point != model and point in numbers and model in numbers:
+            known = {(one.number, one.at_collective): one for one in found.get(model, ())}
+            found[point] = tuple(
+                _with_part(one, known.get((one.number, one.at_collective)), numbers[point], numbers[model])
+                for one in here
+            )
     return found
+
+
+def _with_part(
+    fault: FaultResult,
+    predicted: FaultResult | None,
+    measured: npt.NDArray[np.int64],
+    modelled: npt.NDArray[np.int64],
+) -> FaultResult:
+    """Return a measured fault with the part of it that is measured, given the same fault of the model, and the numbers
+    of the collectives of both points; the fault itself if all of them are measured."""
+    if predicted is None or np.isin(modelled, measured).all():
+        return fault
+    is_ahead = bool(modelled.max() > measured.max())
+    is_beyond = is_ahead and fault.until is None
+    end = fault.until or predicted.until or math.inf
+    hit, all_hit = (here[(here >= fault.at_collective) & (here < end)] for here in (measured, modelled))
+    is_whole, costs = predicted.outcome == PREDICTED, predicted.costs or ()
+    has_all = len(costs) < MOST_COSTS or (hit.size and hit.max() <= costs[-1]["collective"])
+    in_measured_s = sum(float(one["cost_s"]) for one in costs if one["collective"] in hit)
+    part = MeasuredPart(
+        hit=hit.size,
+        of=all_hit.size,
+        predicted_s=in_measured_s if is_whole and has_all else None,
+        in_all_s=predicted.cost_s if is_whole and predicted.collectives is None else None,
+        is_ahead=is_ahead,
+        until=predicted.until if is_beyond else None,
+        as_before=predicted.as_before if is_ahead else None,
+    )
+    return replace(fault, part=part, is_in_force=fault.is_in_force and not part.until)
+
+
+def _never(fault: FaultResult) -> str:
+    """Return why no times are as before, of a fault for which that is known; what is measured tells nothing of the
+    collectives that are predicted after it."""
+    if fault.as_before == NOT_BEFORE_NEXT or fault.part is None or not fault.part.is_ahead:
+        return _NEVER[fault.as_before or NOT_IN_RUN]
+    later = fault.part.as_before
+    return _NOT_MEASURED if later is None or later < 0 else f"{_NOT_MEASURED} (predicted: from collective {later:,} on)"
 
 
 def ends_of(faults: Iterable[FaultResult]) -> dict[tuple[int, str], list[int | None]]:
@@ -512,7 +630,9 @@ def _with_predictions(measured: Sequence[FaultResult], predicted: Sequence[Fault
     known = {(one.number, one.at_collective): one for one in predicted}
     for one in measured:
         like = known.get((one.number, one.at_collective)) if one.is_measured else None
-        if like is None or (one.as_before == NOT_IN_RUN) is not (like.as_before == NOT_IN_RUN):
+        if like is not None and like.outcome == PREDICTED and one.part is not None and one.part.hit != one.part.of:
+            yield replace(one, predicted=PREDICTED, predicted_s=one.part.predicted_s)
+        elif like is None or (one.as_before == NOT_IN_RUN) is not (like.as_before == NOT_IN_RUN):
             is_unknown = like is not None and like.outcome in (PARTLY, NOT_PREDICTED)
             yield replace(one, predicted=NOT_PREDICTED) if is_unknown else one
         else:
@@ -551,7 +671,7 @@ def fault_costs_sentence(points: Sequence[PointCosts]) -> str:
 
 
 def _sum_words(fault: FaultCost) -> str:
-    return fault.cost_words or "a time that is not predicted"
+    return f"{fault.cost_words}{fault.some_words}" if fault.cost_words else "a time that is not predicted"
 
 
 def cost_words(faults: Iterable[FaultResult]) -> tuple[str, ...]:

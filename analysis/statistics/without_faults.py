@@ -96,11 +96,12 @@ def mean_without_s(
     return float((without_s.sum() - rest_s) / without_s.size)
 
 
-def without_faults_sentence(settings: Sequence[Setting], means: Mapping[Place, Means]) -> str:
+def without_faults_sentence(settings: Sequence[Setting], means: Mapping[Place, Means], of: str = "") -> str:
     """Return what would have the lowest mean without what faults cost, or what the means would be where nothing
     competes; "" without faults, and where some mean without them is not known.
 
-    `means` are those of all points in the engine that counts; of points without faults both are the same.
+    `means` are those of all points in the engine that counts; of points without faults both are the same. `of` is the
+    word for that engine's times ("measured", "predicted") where the other one's are over other collectives.
     """
     contests = as_in_sentences(contests_of(settings))
     cases = [case for case in (_case(one, means) for one in contests) if case is not None]
@@ -119,7 +120,9 @@ def without_faults_sentence(settings: Sequence[Setting], means: Mapping[Place, M
         return f"{_BEGIN}{_apart(means.values(), ', ')}, {_groups(cases)}."
     (case,) = cases
     costs = ", ".join(f"{name} {_cost(mean)}" for name, mean in case.means.items())
-    return f"{_BEGIN} in all ({costs}{_apart(means.values(), '; ')}), {_outcome([case])}."
+    over = {mean.collectives for mean in case.means.values()}
+    whose = f"; {of} over {over.pop():,} collectives{' each' * (len(case.means) > 1)}" if of and len(over) == 1 else ""
+    return f"{_BEGIN} in all ({costs}{whose}{_apart(means.values(), '; ')}), {_outcome([case])}."
 
 
 def _case(contest: Contest, means: Mapping[Place, Means]) -> _Case | None:

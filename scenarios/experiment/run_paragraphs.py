@@ -179,9 +179,11 @@ def _without_faults(results: Sequence[ConfigResult], told: Sequence[ConfigResult
     engines = {one.engine: 0 for one in (*told, *results)}
     for result in told:
         engines[result.engine] += len(result.points)
+    differ = len(engines) > 1 and len({point.summary.collectives for one in results for point in one.points}) > 1
     for engine in sorted(engines, key=lambda one: engines[one], reverse=True):
         of_engine = [result for result in results if result.engine == engine]
-        if said := without_faults_sentence(settings_of(of_engine), _means(of_engine)):
+        of = ("predicted" if engine == "model" else "measured") if differ else ""
+        if said := without_faults_sentence(settings_of(of_engine), _means(of_engine), of):
             return said
     return ""
 

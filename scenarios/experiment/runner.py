@@ -151,7 +151,8 @@ def _results(
     tables: Tables | None = None,
 ) -> tuple[list[ConfigResult], Fidelity | None]:
     """Return the results of the stored points of a run, and their fidelity; `tables` as for `open_run`."""
-    of_jobs, struck, firsts = jobs_by_point(jobs), faults_by_point(files.faults), dict[Point, First]()
+    of_jobs, firsts = jobs_by_point(jobs), dict[Point, First]()
+    struck = faults_by_point(files.faults, {point: rows["collective"].to_numpy() for point, rows in stored.items()})
     if stored and any(config.training_plan is not None for _, configs in run.parts for config in configs):
         opened = open_run(files.path, tables)
         firsts = firsts_of(opened.collectives, opened.transfers)

@@ -469,9 +469,13 @@ def test_a_fault_that_the_measured_collectives_do_not_reach_the_end_of_is_drawn_
     last = int(np.searchsorted(ends_s, 0.3))
     within = (0.3 - ends_s[last - 1]) / (ends_s[last] - ends_s[last - 1])
     assert 2 <= last < 12  # after the measured ones, and before the run's end
-    times, rates, *_ = picture_of()
+    times, rates, _, notes = picture_of()
     for axes in (times, rates):
         assert spans_of(axes)[0] == pytest.approx([3.5, 4 + last + within - 0.5])
+    some = f"in the 2 measured ones of {last + 1} collectives that it hits"
+    assert f"link s0b0-s1b0 down in collective 4 cost base 100 ms {some}." in notes
+    explained = " ".join(faults.picture("paper", open_run("out")).figure.get_supxlabel().split())
+    assert explained == f"fault 1: link s0b0-s1b0 down in collective 4; costs {some}"
     at, rate = next(line.get_data() for line in rates.lines if min(line.get_ydata()) == 0)
     assert at[np.flatnonzero(rate == 0)[-1] + 1] == pytest.approx(4 + last + within - 0.5)
 

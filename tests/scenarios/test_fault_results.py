@@ -38,6 +38,7 @@ from scenarios.experiment.run_paragraphs import around_failures
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import scenario_of
 from tests.fakes.runs import answer, ended
+from topologies.units import format_delay
 
 DOWN = FaultResult(number=1, what="link s0b0-s1b0 down", at_collective=1204, outcome="recovered")
 RUN = '[fabric]\nborder_routers = 3\n[collective]\ncount = 40\n[run]\nmodes = ["base", "joint"]\n'
@@ -610,6 +611,56 @@ def test_a_fault_that_is_over_or_was_to_stay_is_in_no_sentence_on_what_is_still_
     said, _ = ended("struck.toml", "--engine", "model", "--out", tmp_path / "out", "--no-report", cwd=tmp_path)
     assert "Still in force" not in said and "still down" not in said
     assert said.count("; still in force at the end of the run") == 2  # the slow agent, in both modes
+
+
+def measured_in_part(lasts, *, measured=6):
+    """Return the fault of a point of base of which so many collectives are measured and 40 predicted, under constant
+    rates, with a link down before collective 4; and by how much a collective takes longer under it, in s."""
+    constant = '[conditions]\nwan_rate = "20 Gbit/s"\nintra_rate = "200 Gbit/s"\n'
+    links = '[fabric.wan]\nlinks = [["s0b0", "s1b0"], ["s0b1", "s1b1", {rate = "10 Gbit/s"}]]\n'
+    text = links + RUN.partition("border_routers = 3\n")[2] + constant + LINK.replace("3 collectives", lasts)
+    (config,) = scenario_of(text).configurations()
+    struck_s = times_s(text, "base")
+    about = {"setting": 0, "mode": "base"}
+    predicted = [as_record(one) | about | {"engine": "model"} for one in predicted_faults(config, "base", struck_s)]
+    later_s = float(struck_s[4] - struck_s[3])
+    numbers = range(4, measured)
+    record = predicted[0] | {"engine": "emulation", "outcome": "recovered", "recovered_s": 0.0, "until": None}
+    record |= {"costs": [{"collective": one, "cost_s": later_s, "lasting_cost_s": later_s} for one in numbers]}
+    record |= {"cost_s": later_s * len(numbers), "lasting_cost_s": later_s * len(numbers), "as_before": NOT_IN_RUN}
+    points = {Point("model", 0, "base"): np.arange(40), Point("emulation", 0, "base"): np.arange(measured)}
+    found = faults_by_point([*predicted, record], points)
+    setting = Setting(index=0, label="8 GPUs", kind="allreduce", at=(), modes=("base",), baseline={})
+    ((point,),) = (pooled_costs([setting], found),)
+    return point.faults[0], struck_s, later_s
+
+
+def test_of_a_fault_that_is_measured_in_part_the_lines_say_so_and_when_it_is_predicted_to_end():
+    """Two of its collectives are measured: their cost is not that of all, and it is not in force when the run ends."""
+    fault, struck_s, later_s = measured_in_part("100 ms")
+    hit = int(np.searchsorted(np.cumsum(struck_s[4:]), 0.1)) + 1
+    assert later_s > 0.001 and 2 < hit < 20
+    said = fault.outcome
+    cost, whole = (format_delay(float(f"{one * later_s:.4g}")) for one in (2, hit))
+    assert f"cost {cost} (predicted {cost}) in the 2 measured ones of {hit} collectives that it hits" in said
+    assert f"(predicted in all: {whole})" in said
+    assert f"not as before within the measurement (predicted: from collective {4 + hit} on)" in said
+    assert said.endswith(f"; still down when the measurement ends (predicted: until collective {3 + hit})")
+    assert fault.in_force == 0 and "the run" not in said
+
+
+def test_a_fault_that_outlasts_measurement_and_prediction_is_in_force_at_the_end_of_the_run():
+    fault, _, later_s = measured_in_part("200 s")
+    said, cost = fault.outcome, format_delay(float(f"{2 * later_s:.4g}"))
+    assert f"cost {cost} (predicted {cost}) in the 2 measured ones of 36 collectives that it hits" in said
+    assert said.endswith("; not as before within the measurement; still down at the end of the run")
+    assert fault.in_force == 1
+    assert fault.predicted_cost_s == pytest.approx(2 * later_s)  # of the same collectives
+
+
+def test_of_a_fault_that_is_measured_in_all_its_collectives_nothing_is_said_of_parts():
+    fault, *_ = measured_in_part("200 s", measured=40)
+    assert "measured ones" not in fault.outcome and "not as before within the run" in fault.outcome
 
 
 def test_the_end_of_a_measured_fault_that_lasts_for_a_time_is_told():
