@@ -351,7 +351,7 @@ class PointRun:
         """Choose and connect the placement, and let the controller choose the paths, if the collective needs new ones.
 
         `probed_ns` is the beginning of the probes for these choices (`Testbed.own_ns`), if there were any: the time
-        taken includes them.
+        taken includes them. It is without that for connections that recovery has closed after losses.
         """
         reembeds, reroutes = action.placement is not None, action.routing is not None
         placement, routing = self.player.in_force.after(action)
@@ -364,7 +364,7 @@ class PointRun:
                 self.testbed.placement = tuple(placement.ranks.tolist())
             except ValueError as error:  # too many cables are down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
-        self.testbed.connect()
+        begun_ns += self.testbed.connect()
         due = reroute or is_first or reembeds or reroutes or self.testbed.lacks_flow_paths(self._mode)
         due = due or (
             bool(self.testbed.tunnels) and not self._mode.reroutes and number % self._config.te.collectives == 0

@@ -108,7 +108,7 @@ class Recovery:
         def undisturbed(ended_ns: int) -> bool:
             nonlocal struck
             struck = self._injector.after(ended_ns)
-            # Connections and paths that recovery renews cost time, too, but only a mode's own choices are predicted.
+            # Paths that recovery chooses cost time, too, but only a mode's own choices are predicted.
             is_planned = not (reroute and self._testbed.config.control.counted)
             return predictable and is_planned and not struck and attempt == 1
 
@@ -136,7 +136,7 @@ class Recovery:
             if retransmitted_bytes:
                 self._record("retransmitted", retransmitted_bytes=retransmitted_bytes)
             if retransmitted_bytes or struck:
-                self._testbed.disconnect()  # TCP's state after losses must not affect the next collective
+                self._testbed.reset_connections()  # TCP's state after losses must not affect the next collective
         if not self._faults:
             return outcome
         drops = max(outcome.record.drops, self._testbed.lost_packets())

@@ -161,6 +161,7 @@ class Testbed:
         self._shaping_lock = threading.Lock()
         self.placement: tuple[int, ...] = ()
         self._connected: tuple[int, ...] = ()  # the placement whose connections exist
+        self._reset: tuple[int, ...] = ()  # the placement whose connections recovery has closed
         self._ahead_bytes = 0  # the most bytes in queues ahead of a packet of the present agents
         self._rto_min_s: float | None = None  # of those connections, None for the transport's
         self._retransmitted_before = 0  # retransmitted bytes over those connections before the next collective
@@ -510,18 +511,24 @@ class Testbed:
         hop_s = frame_s + (_DOZE_S if self.platform.is_real else 0.0)
         return self._balance.lost(2 * (across_s + 2 * within_s + (2 + hops) * hop_s))  # twice: there may be detours
 
-    def connect(self) -> None:
+    def connect(self) -> int:
         """Make the connections of the present placement unless they exist; raises CollectiveError.
+
+        Return how long that took, in ns of `own_ns`, if they are those that recovery has closed (`reset_connections`),
+        which otherwise would exist; 0 if not.
 
         They are also made again if rates have become so low that TCP would take what waits in queues for lost: a
         connection whose timeout is changed would change its segments, too.
         """
         needed_s = rto_min_s(self.config.transport, wait_s=self._longest_wait_s)
         if self._connected != self.placement or (needed_s or 0.0) > (self._rto_min_s or 0.0):
+            begun_ns, was_reset = self.own_ns, self._reset == self.placement
             self._communicator.connect(self.placement, rto_min_s=needed_s)
-            self._connected, self._rto_min_s = self.placement, needed_s
+            self._connected, self._rto_min_s, self._reset = self.placement, needed_s, ()
             self._retransmitted_before = 0
             self._spread_paths = {}
+            return self.own_ns - begun_ns if was_reset else 0
+        return 0
 
     @property
     def _longest_wait_s(self) -> float:
@@ -566,7 +573,12 @@ class Testbed:
 
     def disconnect(self) -> None:
         """Require new connections at the next `connect`."""
-        self._connected = ()
+        self._connected = self._reset = ()
+
+    def reset_connections(self) -> None:
+        """Require new connections at the next `connect` in place of those that exist, with a state of TCP's that has
+        no losses. No mode asks for them, so the time for them is in no reconfiguration."""
+        self._connected, self._reset = (), self._connected
 
     def renew(self, collective: CollectiveSpec | None = None) -> None:
         """Replace all agents, for another collective if given, and make connections if there is a placement.

@@ -209,6 +209,44 @@ def test_measured_reconfiguration_times_equal_the_predicted_ones(tmp_path):
     assert (found.completion_s > found.reconfigure_s.fillna(0)).all()
 
 
+LOSSES = """
+[fabric.wan]
+links = [["s0b0", "s1b0"], ["s0b1", "s1b1"]]
+[conditions]
+wan_rate = "40 Gbit/s"
+intra_rate = "200 Gbit/s"
+wan_delay = "5 ms"
+[collective]
+kind = "allreduce"
+size = "96 MB"
+count = 4
+[run]
+modes = ["base", "wan"]
+[[fault]]
+at = "20 ms into collective 1"
+what = "link s0b0-s1b0 down"
+"""
+
+
+def test_connections_that_recovery_makes_anew_after_losses_are_in_no_time_and_in_no_change_of_paths(tmp_path):
+    """The other path is as fast, and a change of paths needs no new connections: collectives after the one that has
+    lost packets take the time of those before it, in both modes, and the fault costs nothing in them."""
+    (tmp_path / "losses.toml").write_text(LOSSES)
+    sets = ("control.counted=true",)
+    told = answer(tmp_path / "run", "losses.toml", "--engine", "emulation", "--collectives", "4", sets=sets)
+    found = rows(tmp_path / "run")
+    assert (found[found.collective == 1].drops > 100).all() and set(found["mode"]) == {"base", "wan"}
+    first, later = found[found.collective == 0], found[found.collective >= 2]
+    assert (first.reconfigure_s > 0.03).all()  # six WAN delays
+    assert (later.reconfigure_s.fillna(0) == 0).all()
+    assert later.completion_s.to_list() == pytest.approx([first.completion_s.min() - 0.030017] * 4, rel=1e-3)
+    assert "change of paths" not in told["answer"]
+    for point in told["points"]:
+        (fault,) = point["faults"]
+        assert {part["collective"]: part["cost_s"] for part in fault["costs"]}[2] == pytest.approx(0, abs=1e-4)
+        assert fault["as_before"] == 2
+
+
 APART = """
 [conditions]
 wan_delay = "5 ms"

@@ -163,7 +163,7 @@ def test_a_fault_within_a_collective_marks_it_disturbed_and_reconnects_afterward
     records, _, _ = run(testbed, 3)
     assert [(row.faults, row.undisturbed) for row in records] == [((), True), ((), False), ((), True)]
     assert testbed.calls == [
-        *("await_tunnel_limits", "tell_dead", "disconnect"),
+        *("await_tunnel_limits", "tell_dead", "reset_connections"),
         *("restore_links", "tell_dead", "reroute"),
     ]
 
