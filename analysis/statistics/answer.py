@@ -49,6 +49,7 @@ from analysis.statistics.number_words import (
     milliseconds_of,
     percent,
     quoted,
+    share_words,
     why_none,
 )
 from topologies.errors import list_all, list_first
@@ -433,7 +434,7 @@ def _saved_by_each(line: "_Line") -> str:
     for mode, what in _CHOOSING.items():
         gains = [(at, one.over_baseline[mode]) for at, one in line]
         unsure = [at for at, gain in gains if gain.why or gain.low <= ROUNDING]
-        low, high = (percent(end(gain.value for _, gain in gains)) for end in (min, max))
+        low, high = (share_words(end(gain.value for _, gain in gains)) for end in (min, max))
         span = f"{low} %" if low == high else f"{low} to {high} %"
         is_nowhere = len(unsure) == len(gains) or len(unsure) > _MAX_NAMES
         doubt = f" ({'nowhere surely' if is_nowhere else f'not surely at {list_all(unsure)}'})" if unsure else ""
@@ -611,7 +612,7 @@ def _together(verdicts: Sequence[Verdict], count: int) -> str:
 def _trend(run: Sequence[Verdict]) -> str:
     """Return how the gain of the best over the baseline goes along a number, over contests in the number's order."""
     gains = [one.below.value for one in run if one.below is not None]
-    shown, words = [percent(gain) for gain in gains], [one.contest.at[0].words for one in run]
+    shown, words = [share_words(gain) for gain in gains], [one.contest.at[0].words for one in run]
     if len(gains) < max(3, len(run)) or len(set(shown)) == 1:
         return ""
     span = f"from {shown[0]} % at {words[0]} to {shown[-1]} % at {words[-1]}"
@@ -844,7 +845,7 @@ def _shares(told: Sequence[tuple[Verdict, Interval]], what: str, *, in_order: bo
     without = [one for one in gains if one.why]
     ends = [end for one in gains if not one.why for end in (one.low, one.high)]
     whole = Interval(value=least, low=min(ends, default=math.nan), high=max(ends, default=math.nan))
-    low, high = (fixed(end * 100, decimals(whole, 100, 1)) for end in (least, most))
+    low, high = (share_words(end, decimals(whole, 100, 1)) for end in (least, most))
     is_falling = in_order and all(after.value <= before.value for before, after in pairwise(gains))
     span = f"{low} %" if low == high else f"{high} to {low} %" if is_falling else f"{low} to {high} %"
     if percent(most) == fixed(0, 1):

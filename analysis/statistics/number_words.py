@@ -159,6 +159,12 @@ def percent(share: float) -> str:
     return fixed(share * 100, 1)
 
 
+def share_words(share: float, digits: int = 1) -> str:
+    """Return a share in percent with so many decimals; one that is more than zero is no zero: "less than 0.1"."""
+    text = fixed(share * 100, digits)
+    return f"less than {10.0**-digits:.{digits}f}" if is_zero(text) and share > ROUNDING else text
+
+
 def percent_of(gain: Interval) -> str:
     """Return a gain in percent, with as many decimals as its interval has in words."""
     return estimate(gain, 100, 1)

@@ -20,7 +20,7 @@ from analysis.statistics.contests import (
 from analysis.statistics.fault_costs import FaultResult, costs_words
 from analysis.statistics.fault_outcomes import MOST_COSTS
 from analysis.statistics.intervals import ascending
-from analysis.statistics.number_words import all_words, at_words, milliseconds, percent
+from analysis.statistics.number_words import all_words, at_words, milliseconds, percent, share_words
 from topologies.errors import list_all, list_first
 
 Floats = npt.NDArray[np.float64]
@@ -185,7 +185,7 @@ def _where(group: Sequence[_Case], total: int) -> str:
 def _outcome(group: Sequence[_Case], where: str = "") -> str:
     """Return what would be best in contests in which it is the same."""
     best, baseline = group[0].best, group[0].contest.baseline
-    low, high = (percent(end) for end in (min(case.below for case in group), max(case.below for case in group)))
+    low, high = (share_words(end) for end in (min(case.below for case in group), max(case.below for case in group)))
     if all(len(best) == len(case.means) for case in group):
         mean = f", {milliseconds(group[0].means[best[0]].without_s)} ms" if len(group) == 1 else ""
         return f"{list_all([*best])} would have the same mean{where}{mean}"
@@ -197,7 +197,7 @@ def _outcome(group: Sequence[_Case], where: str = "") -> str:
     longer = sorted(abs(case.below) for case in group)
     following = dict.fromkeys(case.order[1] for case in group)
     then = f"{next(iter(following))}, the next," if len(following) == 1 else "the next"
-    span = _span(percent(longer[0]), percent(longer[-1]))
+    span = _span(share_words(longer[0]), share_words(longer[-1]))
     return f"{best[0]} would have the lowest mean{where}, and {then} would take {span} % longer"
 
 
