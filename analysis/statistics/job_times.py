@@ -44,7 +44,7 @@ from analysis.statistics.number_words import (
     why_none,
 )
 from topologies.errors import list_all, list_first
-from topologies.units import parse_delay_or_zero_s
+from topologies.units import parse_delay_or_zero_s, parse_delay_s
 
 _MOST, _MOST_MODES = 8, 2  # configurations, and modes, whose times are told
 _MOST_TIMES = 8  # of all jobs, beyond which each is told in short
@@ -391,24 +391,56 @@ def _number(words: str) -> float:
 
 def _beside_for(name: str, one: _Rounds) -> str:
     """Return for how much of a job's time the other jobs of its round run, if not for all of it, in brackets; "" where
-    that is not known, as of jobs whose time is not that of their completion."""
-    begins_s = {str(job["name"]): parse_delay_or_zero_s(str(job.get("start", "0 s"))) for job in one.setting.jobs}
-    timed = [str(job["name"]) for job in one.setting.jobs if str(job["name"]) in one.times and not measured_as(job)]
+    that is not known, as of jobs of requests. Of a job that repeats its work every so often it is the time of the
+    repetitions, by their mean: "about"."""
+    timed = {
+        str(job["name"]): job
+        for job in one.setting.jobs
+        if str(job["name"]) in one.times and (not measured_as(job) or "every" in job)
+    }
     if name not in timed:
         return ""
-    own_s, begin_s = one.times[name].completion_s, begins_s[name]
-    parts = dict[str, float]()
-    for other in timed:
+    own_s, parts = one.times[name].completion_s, dict[str, float]()
+    for other, job in timed.items():
         there_s = one.times[other].completion_s
         if other != name and there_s.size == own_s.size:
-            end_s = np.minimum(begin_s + own_s, begins_s[other] + there_s)
-            both_s = np.maximum(end_s - max(begin_s, begins_s[other]), 0.0)
-            parts[other] = float(both_s.sum() / own_s.sum())
+            parts[other] = _part_beside(timed[name], own_s, job, there_s)
     short = {other: part for other, part in parts.items() if part < _WHOLE}
     if len(short) > _MOST_JOBS or not short:
         return ""
-    told = [f"{other} {'runs ' * (at == 0)}for {part * 100:.0f} %" for at, (other, part) in enumerate(short.items())]
+    told = [
+        f"{other} {'runs ' * (at == 0)}for {'about ' * ('every' in {*timed[name], *timed[other]})}{part * 100:.0f} %"
+        for at, (other, part) in enumerate(short.items())
+    ]
     return f" ({list_all(told)} of this time)"
+
+
+def _part_beside(own: Job, own_s: Floats, other: Job, other_s: Floats) -> float:
+    """Return for which share of the time of a job's work another one's runs, given both and their times, [K] s."""
+    if "every" in own or "every" in other:
+        (begin_s, end_s), (begins_s, ends_s) = _repetitions_s(own, own_s), _repetitions_s(other, other_s)
+        edges_s = np.stack([begins_s, ends_s], axis=1).ravel()
+        run_s = np.cumsum(np.stack([np.zeros_like(begins_s), ends_s - begins_s], axis=1).ravel())
+        both_s = np.interp(end_s, edges_s, run_s) - np.interp(begin_s, edges_s, run_s)
+        return float(both_s.sum() / (end_s - begin_s).sum())
+    start_s, starts_s = _start_s(own), _start_s(other)
+    until_s = np.minimum(start_s + own_s, starts_s + other_s)
+    return float(np.maximum(until_s - max(start_s, starts_s), 0.0).sum() / own_s.sum())
+
+
+def _repetitions_s(job: Job, times_s: Floats) -> tuple[Floats, Floats]:
+    """Return when the repetitions of a job's work begin and end in a round if each takes the mean of its times, one
+    after the other, [C] s each; of a job without `every` all of them are one."""
+    took_s = float(times_s.mean())
+    if "every" not in job:
+        return np.array([_start_s(job)]), np.array([_start_s(job) + took_s])
+    begin_s = np.arange(int(job.get("count", 1)), dtype=np.float64) * parse_delay_s(str(job["every"])) + _start_s(job)
+    end_s = begin_s + took_s
+    return begin_s, np.minimum(end_s, np.append(begin_s[1:], math.inf))
+
+
+def _start_s(job: Job) -> float:
+    return parse_delay_or_zero_s(str(job.get("start", "0 s")))
 
 
 def _where(name: str, one: _Rounds, rounds: Sequence[_Rounds]) -> str:

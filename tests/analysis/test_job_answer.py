@@ -292,6 +292,20 @@ def test_how_often_a_job_repeats_and_for_how_long_others_run_beside_it_are_told(
     assert text.endswith("; late (3 repetitions) takes 200 ms.")
 
 
+def test_for_how_long_another_job_runs_beside_repetitions_that_begin_every_so_often_is_told():
+    """Of 20 repetitions of 10 ms each, once in 15 ms, the first two and 4 ms of the third are within the training's 34
+    ms: 24 of 200 ms. The training has 24 of its 34 ms beside them."""
+    train, small = TRAIN | {"count": 2}, infer(size="4 MB", count=20, every="15 ms")
+    alone = [([train], [], {"train": 0.03}), ([small], [], {"infer": 0.01})]
+    text, _ = said([*alone, ([train, small], [], {"train": 0.034, "infer": 0.01})])
+    assert "34 ms beside infer (infer runs for about 71 % of this time), 13.3 % longer" in text
+    assert "10 ms beside train (train runs for about 12 % of this time), as long" in text
+    # Repetitions that take longer than 15 ms follow each other: from 0 to 19 x 15 + 20 ms.
+    text, _ = said([*alone, ([train, small], [], {"train": 0.0305, "infer": 0.02})])
+    assert "30.5 ms beside infer, 1.7 % longer" in text
+    assert "20 ms beside train (train runs for about 10 % of this time), 100.0 % longer" in text
+
+
 def test_means_that_are_equal_by_luck_are_told_with_their_interval():
     place, number = [("model", Place(at, "base")) for at in (0, 1)], np.arange(400)
     settings = [
