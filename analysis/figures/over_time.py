@@ -639,7 +639,7 @@ def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
         yield f"{what} in collective {at:,} {verb} {', '.join(costs) or unknown}{some}."
     here = [one for point, faults in of_points.items() if point.setting == configuration.index for one in faults]
     yield from filter(None, [attempts_sentence(here)])
-    depends = chance([(configuration.conditions, configuration.seed)])
+    depends = chance([(configuration.fabric, configuration.conditions, configuration.seed)])
     if alike and depends:
         yield f"{depends[0].upper()}{depends[1:]}."
 

@@ -212,7 +212,9 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         pooled_faults=_sheet(_POOLED_FAULTS, [*_pooled_fault_lines(costs)], 6, _WHY_EMPTY),
         unpredicted=any(one.cost_words is None for point in costs if point.engine == "model" for one in point.faults),
         chance=chance(
-            (one.conditions, one.seed) for one in configurations if any(one.index in c.settings for c in costs)
+            (one.fabric, one.conditions, one.seed)
+            for one in configurations
+            if any(one.index in c.settings for c in costs)
         ),
         cost_words=cost_words(one for point in costs for fault in point.faults for one in fault.results),
         most_lines=_MAX_LINES,

@@ -21,8 +21,10 @@ from analysis.statistics.contests import Setting, repetitions, shared_words
 from analysis.statistics.declared_faults import AGENT, CONTROLLER, DOWN, LOSSY, SLOWED, kind_of
 from analysis.statistics.fault_outcomes import AS_BEFORE, MOST_COSTS, NOT_BEFORE_NEXT, NOT_IN_RUN
 from analysis.statistics.intervals import Interval, mean_of_draws
+from analysis.statistics.rates import are_drawn
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import list_all, list_first
+from topologies.fabric.fabric import Fabric
 from topologies.units import format_delay
 
 Numbers = Mapping[Point, npt.NDArray[np.int64]]
@@ -709,9 +711,10 @@ def attempts_sentence(faults: Iterable[FaultResult]) -> str:
     return SUCCEEDED if any(one.is_measured and one.collectives_lost for one in faults) else ""
 
 
-def chance(conditions: Iterable[tuple[ConditionsSpec, int]]) -> str:
-    """Return whether costs depend on chance, given conditions with their seeds; "" if no rates are drawn at random."""
-    seeds = sorted({seed for spec, seed in conditions if 1 < spec.rate_ratio < math.inf})
+def chance(conditions: Iterable[tuple[Fabric, ConditionsSpec, int]]) -> str:
+    """Return whether costs depend on chance, given fabrics and conditions with their seeds; "" if no rates are drawn at
+    random, but recorded or constant."""
+    seeds = sorted({seed for fabric, spec, seed in conditions if not spec.is_recorded and are_drawn(fabric, spec)})
     if not seeds:
         return ""
     if len(seeds) == 1:

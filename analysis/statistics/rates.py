@@ -1,8 +1,9 @@
 """The rates of links in words: their ranges, and that they are drawn at random."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from topologies.conditions.link_overrides import resolved
 from topologies.conditions.sampler import ConditionsSpec, ranges_bps, sampler, trace_of
 from topologies.errors import ConditionsError, list_all
 from topologies.fabric.fabric import Fabric, build_fabric
@@ -11,6 +12,7 @@ from topologies.units import format_rate_range
 
 WAN, WITHIN = "WAN", "within sites"
 _KEYS = {WAN: "conditions.wan_rate", WITHIN: "conditions.intra_rate"}
+_OF_LINKS = "conditions.links"
 _MOST = 3  # ranges that are named one by one
 
 Range = tuple[int, int]
@@ -23,14 +25,25 @@ def ranges_of(fabric: Fabric, spec: ConditionsSpec) -> dict[str, tuple[Range, ..
     of a trace have none. Raises ConditionsError for entries of `conditions.links` that match no link.
     """
     found: dict[str, dict[Range, None]] = {}
+    for part, _, one in _by_link(fabric, spec):
+        found.setdefault(part, {})[one] = None
+    return {part: tuple(found[part]) for part in (WAN, WITHIN) if part in found}
+
+
+def _by_link(fabric: Fabric, spec: ConditionsSpec) -> Iterator[tuple[str, str, Range]]:
+    """Yield of each link that has a range of rates whether it is one of the WAN, the key that gives the range, and the
+    range, in bit/s, as `ranges_of` has them. A link with a rate of its own has no key."""
     drawn = _drawn(fabric, spec)
     if fabric.spec.oversubscription:
         fabric = build_fabric(replace(fabric.spec, oversubscription=()))
-    for link, low, high in zip(links_in_grain(fabric).all, *ranges_bps(fabric, spec).tolist(), strict=True):
+    entries = resolved(fabric, spec.links)
+    chosen = {index for entry, indices in entries if entry.rate_bps is not None for index in indices}
+    ranges = zip(links_in_grain(fabric).all, *ranges_bps(fabric, spec).tolist(), strict=True)
+    for at, (link, low, high) in enumerate(ranges):
         part = WAN if link.kind == "wan" else WITHIN
+        key = _OF_LINKS if at in chosen else "" if link.name in fabric.wan.capacity_bps else _KEYS[part]
         if part in drawn:
-            found.setdefault(part, {})[round(low), round(high)] = None
-    return {part: tuple(found[part]) for part in (WAN, WITHIN) if part in found}
+            yield part, key, (round(low), round(high))
 
 
 def _drawn(fabric: Fabric, spec: ConditionsSpec) -> tuple[str, ...]:
@@ -65,7 +78,7 @@ def exact_from(fabric: Fabric, spec: ConditionsSpec, *, is_measured: bool, is_dr
     """Return from how many collectives on times that are all alike are exact, as nothing is drawn at random: one
     predicted, or two measured ones; None if rates vary, or if something else `is_drawn`."""
     varies = spec.is_recorded or spec.moves is not None or is_drawn
-    if varies or any(low < high for ranges in ranges_of(fabric, spec).values() for low, high in ranges):
+    if varies or are_drawn(fabric, spec):
         return None
     return 2 if is_measured else 1
 
@@ -93,19 +106,29 @@ def untold(ranges: Sequence[Mapping[str, Sequence[Range]]], told: Collection[str
 
 
 def drawn_sentence(configurations: Iterable[tuple[Fabric, ConditionsSpec]]) -> str:
-    """Return a sentence on the rates of these configurations that are drawn at random; "" if all are constant."""
-    drawn: dict[str, list[Range]] = {}
-    shares = dict.fromkeys((WAN, WITHIN), "")
+    """Return a sentence on the rates of these configurations that are drawn at random, with the keys that give their
+    ranges; "" if all are constant."""
+    drawn: dict[tuple[str, str], list[Range]] = {}
+    shares = dict(_KEYS)
     for fabric, spec in configurations:
         if fabric.spec.oversubscription:
             shares[WITHIN] = f"{_KEYS[WITHIN]}; ports between switches have more or less, by fabric.oversubscription"
         if fabric.spec.rails is not None:
-            shares = {part: f"{shares[part] or _KEYS[part]}; ports of a plane have their share" for part in shares}
-        for part, ranges in ranges_of(fabric, spec).items():
-            if any(low < high for low, high in ranges):
-                drawn.setdefault(part, []).extend(ranges)
+            shares = {part: f"{shares[part]}; ports of a plane have their share" for part in shares}
+        for part, key, (low, high) in _by_link(fabric, spec):
+            if low < high:  # a constant rate beside it is not drawn
+                drawn.setdefault((part, key), []).append((low, high))
     if not drawn:
         return ""
-    words = {part: range_words(drawn[part]) for part in (WAN, WITHIN) if part in drawn}
-    parts = [f"{part} {rates} ({shares[part] or _KEYS[part]})" for part, rates in words.items()]
+    order = [(part, key) for part in (WAN, WITHIN) for key in (_KEYS[part], _OF_LINKS)]
+    parts = [
+        f"{part} {range_words(drawn[part, key])} ({key if key == _OF_LINKS else shares[part]})"
+        for part, key in order
+        if (part, key) in drawn
+    ]
     return f"Rates are drawn at random: {', '.join(parts)}."
+
+
+def are_drawn(fabric: Fabric, spec: ConditionsSpec) -> bool:
+    """Return whether any link's rate is drawn at random."""
+    return any(low < high for _, _, (low, high) in _by_link(fabric, spec))

@@ -144,7 +144,7 @@ def as_record(fault: FaultResult) -> dict[str, Any]:
 def heading(configs: Iterable[Scenario]) -> str:
     """Return what the lines of these configurations' faults tell, and where costs depend on chance."""
     configs = [*configs]
-    depends = chance((config.conditions, config.run.seed) for config in configs)
+    depends = chance((build_fabric(config.fabric), config.conditions, config.run.seed) for config in configs)
     has_jobs = any(len(config.jobs) > 1 for config in configs)
     what = "the rounds that they hit, and each job in these," if has_jobs else "the collectives that they hit"
     return (

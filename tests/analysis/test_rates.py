@@ -5,6 +5,7 @@ import re
 import pytest
 
 from analysis.statistics.rates import drawn_sentence, ranges_of, untold, wan_links_sentence
+from scenarios.spec.load import scenario_of
 from topologies.conditions.link_overrides import read
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -13,6 +14,11 @@ MESH = build_fabric(FabricSpec(gpus_per_site=(2, 2)))
 ALONE = build_fabric(FabricSpec(gpus_per_site=(4,)))
 WAN, WITHIN = "WAN 10-100 Gbit/s (conditions.wan_rate)", "within sites 20-200 Gbit/s (conditions.intra_rate)"
 CONSTANT = (40_000_000_000, 40_000_000_000)
+OWN = '["s0b0", "s1b0", { rate = "40 Gbit/s" }]'
+CABLES, CABLES_ALONE = (
+    build_fabric(scenario_of(f"[fabric]\nborder_routers = 1\n[fabric.wan]\nlinks = [{links}]\n").fabric)
+    for links in (f'{OWN}, ["s0b0", "s1b0"]', OWN)
+)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +33,20 @@ CONSTANT = (40_000_000_000, 40_000_000_000)
         (
             MESH,
             {"intra_rate_bps": CONSTANT, "links": read({"s0b0>s1b0": {"rate": "5-6 Gbit/s"}})},
-            "Rates are drawn at random: WAN 5-6 Gbit/s and 10-100 Gbit/s (conditions.wan_rate).",
+            "Rates are drawn at random: WAN 10-100 Gbit/s (conditions.wan_rate), WAN 5-6 Gbit/s (conditions.links).",
+        ),
+        # A constant rate beside drawn ones is not drawn, whether a cable's own or one of `conditions.links`.
+        (CABLES, {"intra_rate_bps": CONSTANT}, f"Rates are drawn at random: {WAN}."),
+        (
+            MESH,
+            {"intra_rate_bps": CONSTANT, "links": read({"s0b0>s1b0": {"rate": "5 Gbit/s"}})},
+            f"Rates are drawn at random: {WAN}.",
+        ),
+        (CABLES_ALONE, {"intra_rate_bps": CONSTANT}, ""),
+        (
+            CABLES_ALONE,
+            {"intra_rate_bps": CONSTANT, "links": read({"s0b0>s1b0": {"rate": "5-6 Gbit/s"}})},
+            "Rates are drawn at random: WAN 5-6 Gbit/s (conditions.links).",
         ),
     ],
 )

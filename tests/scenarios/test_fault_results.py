@@ -43,6 +43,7 @@ from topologies.units import format_delay
 DOWN = FaultResult(number=1, what="link s0b0-s1b0 down", at_collective=1204, outcome="recovered")
 RUN = '[fabric]\nborder_routers = 3\n[collective]\ncount = 40\n[run]\nmodes = ["base", "joint"]\n'
 LINK = '[[fault]]\nat = "collective 4"\nwhat = "link s0b0-s1b0 down"\nfor = "3 collectives"\n'
+ONE_CABLE = '[fabric]\nborder_routers = 1\n[fabric.wan]\nlinks = [["s0b0", "s1b0", {rate = "9 Gbit/s"}]]\n'
 STAYS = '[[fault]]\nat = "collective 12"\nwhat = "agent 1 slow 10x"\n'
 LEAF = '[[fault]]\nat = "collective 20"\nwhat = "switch s0l0 down"\nfor = "2 collectives"\n'
 WITHIN = '[[fault]]\nat = "1 ms into collective 30"\nwhat = "link s0b0-s1b0 down"\nfor = "2 collectives"\n'
@@ -185,10 +186,13 @@ def test_a_cost_may_be_off_as_far_as_predictions_of_undisturbed_collectives_are(
         ("", "rates are drawn at random, and this is one draw (seed 1): other seeds have other costs"),
         ("[sweep]\nrun.seed = [5, 3]\n", "rates are drawn at random, once with each seed (3, 5)"),
         ('[conditions]\nwan_rate = "10 Gbit/s"\nintra_rate = "20 Gbit/s"\n', None),
+        # The range that [conditions] has by default is that of no link.
+        (f'{ONE_CABLE}[conditions]\nintra_rate = "20 Gbit/s"\n', None),
     ],
 )
 def test_the_heading_says_whether_costs_depend_on_chance(conditions, says):
-    text = heading(scenario_of(conditions + RUN).configurations())
+    rest = RUN.replace("[fabric]\nborder_routers = 3\n", "") if "fabric" in conditions else RUN
+    text = heading(scenario_of(conditions + rest).configurations())
     assert says in text if says else "random" not in text
 
 
