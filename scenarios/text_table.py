@@ -2,6 +2,9 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
+from topologies.errors import list_first
+
+_MOST = 4  # rows that are named
 EMPTY = "-"
 """What stands in a cell that has nothing to tell."""
 
@@ -21,10 +24,17 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[s
     ]
 
 
-def told(cells: Sequence[str], name: str, whys: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the cells of a column with EMPTY in those that are empty, and a line for each reason why they are, given
-    the name of the column and for each cell why it would be empty. A column that is empty throughout stays so."""
+def told(cells: Sequence[str], name: str, whys: Iterable[str], rows: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Return the cells of a column with EMPTY in those that are empty, and a line on why they are, given the name of
+    the column, for each cell why it would be empty, and, if rows have names, that of its row: of several reasons each
+    then has its rows. A column that is empty throughout stays so."""
     if not any(cells):
         return [*cells], []
-    reasons = dict.fromkeys(why for cell, why in zip(cells, whys, strict=True) if not cell)
-    return [cell or EMPTY for cell in cells], [f"{EMPTY} under {name}: {'; '.join(reasons)}"] * bool(reasons)
+    reasons = dict[str, dict[str, None]]()
+    for cell, why, row in zip(cells, whys, rows or [""] * len(cells), strict=True):
+        if not cell:
+            reasons.setdefault(why, {})[row] = None
+    is_told = bool(rows) and len(reasons) > 1
+    where = {why: f"in {list_first([*those], _MOST)}: " * is_told for why, those in reasons.items()}
+    line = f"{EMPTY} under {name}: {'; '.join(f'{where[why]}{why}' for why in reasons)}"
+    return [cell or EMPTY for cell in cells], [line] * bool(reasons)

@@ -22,12 +22,14 @@ def table_of(results: Sequence[ConfigResult]) -> tuple[list[tuple[str, ...]], li
     settings of all rows share is left out of them if it is long: `common_of` has it."""
     points = [(result, point) for result in results for point in result.points]
     columns, whys = list[list[str]](), list[str]()
+    rows = [f"{result.engine} {point.mode}" for result, point in points]
     own = dict(zip([result.index for result in results], _told_apart(results)[1], strict=True))
     for one in (*_COLUMNS, _gain_column(points), *_OPTIONAL_COLUMNS):
         if one.name == _SETTING:
             columns.append([_SETTING, *(own[result.index] for result, _ in points)])
             continue
-        cells, reasons = told([one.cell(*each) for each in points], one.name, (one.why(*each) for each in points))
+        whys_here = (one.why(*each) for each in points)
+        cells, reasons = told([one.cell(*each) for each in points], one.name, whys_here, rows)
         columns.append([one.heading or one.name, *_marked(one, cells, points)])
         whys += reasons
     return list(zip(*columns, strict=True)), whys
@@ -177,6 +179,13 @@ def _kinds(config: Scenario) -> str:
     awaited = [job.collective(config.collective).kind for job in config.jobs if not job.is_background]
     kinds = [*dict.fromkeys(awaited)] or [config.collective.kind]
     return f"{'s' * (len(kinds) > 1)} {list_all(kinds)}"
+
+
+def no_time_line(results: Sequence[ConfigResult]) -> str:
+    """Return what 0.000 under reconfiguration is, beside empty cells there; "" if it has none."""
+    changes = [point.changes for result in results for point in result.points if point.changes is not None]
+    has_zero = any(one.count and _ms_of(one.mean_s) == _ms_of(0.0) for one in changes)
+    return f"{_ms_of(0.0)} under reconfiguration: paths alone were changed, which takes no virtual time" * has_zero
 
 
 def _why_no_change(result: ConfigResult) -> str:

@@ -57,7 +57,7 @@ from scenarios.experiment.point_results import (
     times_by_engine,
     transfer_fields,
 )
-from scenarios.experiment.results_table import bounds_of, common_of, share, table_of
+from scenarios.experiment.results_table import bounds_of, common_of, no_time_line, share, table_of
 from scenarios.experiment.ring_notes import slower_ring_sentence
 from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
@@ -331,6 +331,7 @@ def _empty_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     empty."""
     yield from (f"[-]: {each}" for each in reasons(intervals_of(results)))
     yield from table_of(results)[1]
+    yield from filter(None, [no_time_line(results)])
 
 
 def opening_sentence(results: Sequence[ConfigResult]) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from scenarios import text_table
 from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
+from tests.fakes.runs import ended
 
 FAULT = """
 [conditions]
@@ -117,6 +119,34 @@ def test_the_report_has_every_line_of_the_terminal(told):
     wanted = [printed(line) for line in [*notes, *above, *below[:-1]] if line]
     assert len(wanted) > 3 and below[-1] == f"results in {folder}"
     assert [line for line in wanted if line not in page.lines] == []
+
+
+def test_each_of_several_reasons_for_empty_cells_has_its_rows():
+    """Two rows have no change, two no time for changes: a reader sees which; a single reason holds for all."""
+    cells, rows = ["", "", "", "0.000, once"], ["model base", "model wan", "emulation base", "emulation wan"]
+    no_time, no_change = "no time is counted", "nothing was changed"
+    found = text_table.told(cells, "changes", [no_time, no_time, no_change, ""], rows)
+    assert found[0] == ["-", "-", "-", "0.000, once"]
+    assert found[1] == [f"- under changes: in model base, model wan: {no_time}; in emulation base: {no_change}"]
+    assert text_table.told(cells, "changes", [no_time] * 4, rows)[1] == [f"- under changes: {no_time}"]
+
+
+def test_a_change_that_takes_no_virtual_time_is_told_beside_points_without_any(tmp_path):
+    """One link has the higher rate in turn, so wan changes paths, in 0.000 ms; base changes none and has "-"."""
+    rates = [f"{at},{link},{rate} Gbit/s" for at in range(4) for link, rate in swapped(at)]
+    (tmp_path / "swaps.csv").write_text("\n".join(["time,link,rate", *rates]))
+    options = ("--set", 'conditions.sampler="trace"', "--set", 'conditions.trace="swaps.csv"', "--collectives", "4")
+    links = ("--set", 'fabric.wan={links=[["s0b0","s1b0"],["s0b1","s1b1"]]}', "--set", 'conditions.wan_delay="5 ms"')
+    counted = ("--modes", "base,wan", "--engine", "model", "--set", "control.counted=true", "--no-report")
+    out, _ = ended(*options, *links, *counted, "--out", tmp_path / "out", cwd=tmp_path)
+    assert "0.000, 3 times" in out
+    assert "0.000 under reconfiguration: paths alone were changed, which takes no virtual time" in out.splitlines()
+
+
+def swapped(at):
+    """Return the links with their rates in a step of a trace: 80 and 10 Gbit/s, which change places in every step."""
+    return [(link, 80 if (pair + at) % 2 else 10) for pair, ends in enumerate((("s0b0", "s1b0"), ("s0b1", "s1b1")))
+            for link in (f"{ends[0]}>{ends[1]}", f"{ends[1]}>{ends[0]}")]  # fmt: skip
 
 
 def test_no_table_has_an_empty_column_and_each_empty_cell_has_its_reason(told):
