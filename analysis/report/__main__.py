@@ -443,7 +443,7 @@ def _fifo_line(point: PointRows) -> Iterator[list[str]]:
     fifo = fifo_of([point.rows[point.rows["undisturbed"]]])
     if fifo is not None:
         line = [point.configuration.label, point.mode, f"{fifo.collectives:,}", fifo.took, fifo.transfers_took]
-        line += [f"{fifo.drops:,}", f"{fifo.retransmitted_bytes / 1e6:,.1f}"]
+        line += [f"{fifo.drops:,}", fifo.retransmitted_mb]
         yield [*line, _NONE if fifo.fairness is None else f"{fifo.fairness:.3f}", fifo.fairness_link or _NONE]
 
 

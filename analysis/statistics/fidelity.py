@@ -31,8 +31,9 @@ class Fifo:
     """Fidelity of the collectives measured in fifo queues.
 
     `least_ratio` and `greatest_ratio` are the extremes of measured/predicted times of collectives, `quickest_transfer`
-    and `slowest_transfer` those of single transfers. `retransmitted_bytes` are payload. `fairness` is the lowest of
-    Jain's fairness indices of shared links, `fairness_link` the name of that link (None and "" if no link was shared).
+    and `slowest_transfer` those of single transfers. `retransmitted_bytes` are payload, None over verbs, where nobody
+    counts them. `fairness` is the lowest of Jain's fairness indices of shared links, `fairness_link` the name of that
+    link (None and "" if no link was shared).
     """
 
     collectives: int
@@ -41,7 +42,7 @@ class Fifo:
     quickest_transfer: float
     slowest_transfer: float
     drops: int
-    retransmitted_bytes: int
+    retransmitted_bytes: int | None
     fairness: float | None
     fairness_link: str
 
@@ -65,10 +66,21 @@ class Fifo:
         """Why the model does not hold, in words after "fifo queues, "; `lossy`: WAN links are configured to lose
         frames. Lost packets count before shares: TCP's repair of one takes a round trip at least."""
         if self.drops and lossy:
-            return "as WAN links lose frames (fabric.wan_loss), which TCP sends again"
+            return f"as WAN links lose frames (fabric.wan_loss), which {self._sender} sends again"
         if self.drops:
-            return "whose finite buffers drop packets, which TCP sends again"
+            return f"whose finite buffers drop packets, which {self._sender} sends again"
+        if self.retransmitted_bytes is None:
+            return "where flows share links by what each sends"
         return "where TCP decides how flows share links"
+
+    @property
+    def _sender(self) -> str:
+        return "the transport" if self.retransmitted_bytes is None else "TCP"
+
+    @property
+    def retransmitted_mb(self) -> str:
+        """The megabytes that TCP retransmitted; "-" where nobody counts them."""
+        return "-" if self.retransmitted_bytes is None else f"{self.retransmitted_bytes / 1e6:,.1f}"
 
     @property
     def words(self) -> str:
@@ -76,9 +88,10 @@ class Fifo:
         worst, at_once = "", f" ({_WHY_AT_ONCE})" * (self.drops > 0 and self.quickest_transfer < _AT_ONCE)
         if self.fairness is not None:
             worst = f"; shares are least fair on {self.fairness_link} (Jain's index {self.fairness:.2f} of 1)"
+        again = "" if self.retransmitted_bytes is None else f" and {self.retransmitted_mb} MB retransmitted"
         return (
             f"collectives took {self.took} as long as predicted and single transfers {self.transfers_took}{at_once}, "
-            f"with {format_count(self.drops, 'drop')} and {self.retransmitted_bytes / 1e6:,.1f} MB retransmitted{worst}"
+            f"with {format_count(self.drops, 'drop')}{again}{worst}"
         )
 
 
@@ -312,10 +325,15 @@ def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
         quickest_transfer=float(rows["quickest_transfer"].min()),
         slowest_transfer=float(rows["slowest_transfer"].max()),
         drops=int(rows["drops"].sum()),
-        retransmitted_bytes=int(rows["retransmitted_bytes"].sum()),
+        retransmitted_bytes=_whole_sum(rows["retransmitted_bytes"]),
         fairness=None if worst is None else float(worst["fairness"]),
         fairness_link="" if worst is None else str(worst["fairness_link"]),
     )
+
+
+def _whole_sum(values: "pd.Series[float]") -> int | None:
+    """Return the sum of values; None if one is unknown."""
+    return None if values.isna().any() else int(values.sum())
 
 
 def fidelity(

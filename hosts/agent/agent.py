@@ -79,6 +79,7 @@ class Agent:
         self._incoming: list[socket.socket] = []
         self._pairs = QueuePairs(address) if job.transport.protocol == VERBS else None
         self._routes: list[str] = []
+        self._rto_min_s: float | None = None
         transport.set_sysctls(job.transport, job.limits)
         transport.check_mtu(interface, mtu_bytes=job.transport.mtu_bytes)
         self.listener = Listener(
@@ -112,7 +113,7 @@ class Agent:
         bytes, in the order of `program.sends`; where it is empty, the interface's segment size holds. `rto_min_s` is
         the lower bound of the connections' retransmission timeout, None for that of the transport.
         """
-        self._program = Program.from_json(program)
+        self._program, self._rto_min_s = Program.from_json(program), rto_min_s
         if self._payload.sums is not None:
             self._payload.sums.multiply(self._program.multiplier)
         self._buffers.prepare(self._program.buffers)
@@ -174,7 +175,7 @@ class Agent:
                 )
         if self._pairs is not None:
             dscps = [self._dscp(channel) for _, channel, _ in self._program.sends]
-            self._pairs.confirm(self._outgoing, dscps, wait_s=self._job.deadline_s)
+            self._pairs.confirm(self._outgoing, dscps, [self._wait_s(one) for one in self._outgoing])
 
     def touch(self) -> None:
         """Exchange one byte each way on every connection, so that every switch on the path caches the flow.
@@ -250,6 +251,15 @@ class Agent:
         if self._job.controls and self._job.controls[channel]:
             return self._job.controls[channel]
         return self._job.transport.congestion_control.of(crosses=self._crosses(rank))
+
+    def _wait_s(self, connection: socket.socket) -> float:
+        """Return after which time a queue pair beside a TCP connection sends again what is not acknowledged.
+
+        Without finite queues nothing is lost, and sending again what waits in a queue would only be wrong.
+        """
+        if self._job.transport.buffer_bytes is None:
+            return self._job.deadline_s
+        return max(self._job.transport.rto_min_s, self._rto_min_s or 0.0) + 2 * transport.round_trip_s(connection)
 
     def _dscp(self, channel: int) -> int:
         return self._job.dscp[channel] if self._job.dscp else 0

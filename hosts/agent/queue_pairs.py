@@ -34,9 +34,9 @@ class QueuePairs:
         self.incoming.append(made)
         connection.sendall(made.end.pack())
 
-    def confirm(self, connections: Sequence[socket.socket], dscps: Sequence[int], *, wait_s: float) -> None:
-        """Connect all sending ends; what is not acknowledged within `wait_s` is sent again."""
-        for connection, made, dscp in zip(connections, self.outgoing, dscps, strict=True):
+    def confirm(self, connections: Sequence[socket.socket], dscps: Sequence[int], waits_s: Sequence[float]) -> None:
+        """Connect all sending ends; what is not acknowledged within its `waits_s` is sent again."""
+        for connection, made, dscp, wait_s in zip(connections, self.outgoing, dscps, waits_s, strict=True):
             made.connect(_received(connection), dscp=dscp, wait_s=wait_s)
 
     def touch(self) -> None:

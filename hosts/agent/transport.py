@@ -290,6 +290,12 @@ def windows(connection: socket.socket) -> tuple[int, int]:
     return segment_bytes * segments, announced_bytes
 
 
+def round_trip_s(connection: socket.socket) -> float:
+    """Return the round trip that TCP has measured, in seconds."""
+    us: int = struct.unpack_from("=I", _tcp_info(connection), 68)[0]
+    return us / 1e6
+
+
 def retransmitted_bytes(connection: socket.socket) -> int:
     """Return the payload bytes that this end has retransmitted."""
     count: int = struct.unpack_from("=Q", _tcp_info(connection), 208)[0]

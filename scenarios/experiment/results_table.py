@@ -154,7 +154,7 @@ _OPTIONAL_COLUMNS: Sequence[_Column] = (
         "reconfiguration (ms), how often",
     ),
     _Column("drops", _fifo_cell(lambda fifo: f"{fifo.drops:,}"), _OF_FIFO),
-    _Column("retransmitted (MB)", _fifo_cell(lambda fifo: f"{fifo.retransmitted_bytes / 1e6:,.1f}"), _OF_FIFO),
+    _Column("retransmitted (MB)", _fifo_cell(lambda fifo: fifo.retransmitted_mb), _OF_FIFO),
     _Column("transfers, measured/predicted", _fifo_cell(lambda fifo: fifo.transfers_took), _OF_FIFO),
     _Column(
         "least fair link, Jain's index",

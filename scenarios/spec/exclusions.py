@@ -343,7 +343,6 @@ TABLE = (
     *(
         Exclusion(_VERBS, other, f"not emulated yet: {what}", f'transport.protocol "{TCP}"')
         for other, what in (
-            (_FIFO, "what go-back-N sends again if a queue has an end"),
             (_SPREAD, "paths that are found by the ports of TCP"),
             (_TE, "tunnels for frames of RoCE"),
             (_PROBING, "probes over verbs"),

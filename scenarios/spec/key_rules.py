@@ -367,7 +367,7 @@ RULES = (
         ("program", "transport"),
     ),
     Rule(
-        ("transport.line_rate", "transport.congestion_control", "transport.slow_start_after_idle", "transport.rto_min"),
+        ("transport.line_rate", "transport.congestion_control", "transport.slow_start_after_idle"),
         "transport.protocol is verbs",
         lambda config: config.program.is_given or config.transport.protocol != VERBS,
         ("program", "transport"),

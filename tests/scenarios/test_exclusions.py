@@ -63,7 +63,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
     ),
     (VERBS, WALL, "transport.protocol: verbs cannot be combined with the wall clock"),
     (VERBS, PROGRAM, "transport.protocol: verbs cannot be combined with a program that is run"),
-    (VERBS, FIFO, "transport.protocol: verbs cannot be combined with transport.queue"),
     (VERBS, ECMP, "transport.protocol: verbs cannot be combined with a fabric.routing that spreads flows"),
     (VERBS, TE, "transport.protocol: verbs cannot be combined with fabric.routing"),
     (VERBS, PROBES, "transport.protocol: verbs cannot be combined with a mode that probes"),

@@ -58,6 +58,17 @@ def test_collectives_over_rdma_are_as_predicted_and_deliver_every_byte(keys: dic
     assert rows.completion_s.to_numpy() == pytest.approx(rows.predicted_s.to_numpy(), rel=1e-3)
 
 
+def test_a_lost_frame_costs_what_is_under_way_behind_it_and_a_collective_without_one_nothing() -> None:
+    """Go-back-N: what was sent after the lost frame, a round trip of it and what waits at the link, is sent again."""
+    lossy = {"transport.queue": "fifo", "fabric.buffer": "1 GB", "fabric.wan_loss": 1e-4, "collective.chunk": "32 MB"}
+    rows = measured(**lossy, **{"collective.count": 6, "collective.emulated": 6})
+    late_s = (rows.completion_s - rows.predicted_s).to_numpy()
+    lost, most_s = rows.drops.to_numpy(), 2 * 10e-3 + 8 * 32_000_000 / 10e9
+    assert 0 < (lost > 0).sum() < len(rows)
+    assert abs(late_s[lost == 0]) == pytest.approx(0, abs=20e-6)
+    assert (late_s[lost > 0] > 1e-3).all() and (late_s <= lost * most_s + 20e-6).all()
+
+
 def test_the_hosts_devices_send_the_messages_and_tcp_does_not(tmp_path: Path) -> None:
     """What the kernel counts on a host (`rdma statistic`) at the prompt: a SEND for each message and each label."""
     (tmp_path / "two.toml").write_text(
