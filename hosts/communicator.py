@@ -105,7 +105,8 @@ class Communicator:
     communicator that replaces another continues from its epoch, so that old connections cannot be mistaken for new
     ones. Of a fabric that machines share, `host_pids` has the GPUs of this machine alone, and `exchange` returns the
     values of all machines, each of which runs the same, and `instant` one that is now on all. With `fastest_bps`, the
-    rate of the fastest link, TCP's segments are sized for fair shares (`transport.segment_bytes`). The thread that
+    rate of the fastest link, TCP's segments are sized for fair shares (`transport.segment_bytes`). `loses` tells that
+    packets may be lost. The thread that
     creates a communicator must outlive it, because the agents die with that thread. Raises ValueError if the workload
     does not match the GPUs or is too large for Linux's sockets, and CollectiveError if an agent cannot start.
     """
@@ -123,6 +124,7 @@ class Communicator:
         lead_s: float = LEAD_S,
         epoch: int = 0,
         fastest_bps: float | None = None,
+        loses: bool = True,
         exchange: Callable[[Any], Sequence[Any]] = lambda value: [value],
         instant: Callable[[], int] = now_ns,
     ) -> None:
@@ -149,6 +151,7 @@ class Communicator:
             deadline_s=deadline_s,
             token=exchange(os.urandom(messages.TOKEN_BYTES).hex())[0],  # a new one for every communicator
             transport=transport,
+            loses=loses,
             limits=limits(transport, flow_bytes=most.flow_bytes, flow_messages=most.flow_messages),
         )
         self.epoch, self._collective = epoch, 0

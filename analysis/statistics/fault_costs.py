@@ -42,8 +42,8 @@ _RECOVERED = "recovered"
 _COSTS = {
     DOWN: "links down: recovered when all switches had confirmed other paths; packets take these then or up to 5 ms "
     "later, as Open vSwitch revalidates cached decisions: costs may differ by 5 ms for this alone; what a cost has "
-    "beyond that of the other paths is mostly the time in which TCP sends again what was lost",
-    LOSSY: "links with losses: nothing is repaired; the cost is the time in which TCP sends again what was lost",
+    "beyond that of the other paths is mostly the time in which what was lost is sent again",
+    LOSSY: "links with losses: nothing is repaired; the cost is the time in which what was lost is sent again",
     SLOWED: "slow agents: nothing is repaired; the cost is that of their lower rates, for as long as these last",
     CONTROLLER: "killed controllers: recovered when a new one had started; switches forward as before until then, "
     "and the pause in which it starts is neither in costs nor in completion times",

@@ -40,7 +40,7 @@ class Job:
     `sums` are parameters of the payload. An epoch uses one source port per channel, of which there are `channels`;
     `dscp` is the DSCP of each channel, and `controls` the congestion control of each, "" for the transport's; both are
     empty if no channel has one. `deadline_s` is the longest wait for another
-    GPU, and `token` is the run's token in hexadecimal.
+    GPU, and `token` is the run's token in hexadecimal. `loses` tells that packets may be lost.
     """
 
     sites: Sequence[int]
@@ -55,6 +55,7 @@ class Job:
     token: str
     transport: Transport
     limits: Limits
+    loses: bool
 
 
 def source_port(channel: int, *, epoch: int, channels: int) -> int:
@@ -255,9 +256,9 @@ class Agent:
     def _wait_s(self, connection: socket.socket) -> float:
         """Return after which time a queue pair beside a TCP connection sends again what is not acknowledged.
 
-        Without finite queues nothing is lost, and sending again what waits in a queue would only be wrong.
+        Where nothing is lost, sending again what waits in a queue would only be wrong.
         """
-        if self._job.transport.buffer_bytes is None:
+        if not self._job.loses:
             return self._job.deadline_s
         return max(self._job.transport.rto_min_s, self._rto_min_s or 0.0) + 2 * transport.round_trip_s(connection)
 

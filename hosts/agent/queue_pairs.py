@@ -29,7 +29,7 @@ class QueuePairs:
     def accept(self, connection: socket.socket, sizes_bytes: Sequence[int], *, dscp: int, deadline_s: float) -> None:
         """Make the receiving end for messages of these sizes, connect it with its peer, and tell it the sender."""
         peer = _received(connection)
-        made = VerbsIncoming(self._device, sizes_bytes, deadline_s=deadline_s)
+        made = VerbsIncoming(self._device, connection, sizes_bytes, deadline_s=deadline_s)
         made.connect(peer, dscp=dscp, wait_s=deadline_s)
         self.incoming.append(made)
         connection.sendall(made.end.pack())

@@ -95,11 +95,15 @@ class VerbsOutgoing:
 class VerbsIncoming:
     """The receiving end of a connection, for messages of `sizes_bytes` one after the other, again in each collective.
 
-    Its descriptor is readable once the message that is expected has arrived whole.
+    Its descriptor is readable once the message that is expected has arrived whole, or the TCP `connection` beside it
+    has ended: nobody tells a queue pair that the process at its other end has died.
     """
 
-    def __init__(self, device: Device, sizes_bytes: Sequence[int], *, deadline_s: float) -> None:
-        self._device, self._sizes, self._deadline_ms = device, list(sizes_bytes), deadline_s * 1e3
+    def __init__(
+        self, device: Device, connection: socket.socket, sizes_bytes: Sequence[int], *, deadline_s: float
+    ) -> None:
+        self._connection = connection
+        self._device, self._sizes, self._deadline_s = device, list(sizes_bytes), deadline_s
         largest = max(sizes_bytes) + LABEL_BYTES
         self._ahead = posted_messages(sizes_bytes)
         self._memories = [device.memory(largest) for _ in range(self._ahead)]
@@ -113,7 +117,7 @@ class VerbsIncoming:
         # Readable on an event of the channel, or at once where a completion was found without one.
         self._found = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ready = select.epoll()
-        for fd in (self._events, self._found):
+        for fd in (self._events, self._found, connection.fileno()):
             self._ready.register(fd, select.EPOLLIN)
 
     @property
@@ -195,5 +199,16 @@ class VerbsIncoming:
     def _await(self) -> None:
         while self._arrived <= self._read:
             self._look()
-            if self._arrived <= self._read and not self._ready.poll(self._deadline_ms / 1e3):
+            if self._arrived > self._read:
+                return
+            if self._has_ended():
+                raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+            if not self._ready.poll(self._deadline_s):
                 raise BlockingIOError(errno.EAGAIN, "nothing has arrived")
+
+    def _has_ended(self) -> bool:
+        """Return whether the other end has closed the TCP connection, on which nothing is sent meanwhile."""
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False

@@ -334,19 +334,10 @@ TABLE = (
     Exclusion(_VERBS, _WALL, "its timers are later than a packet takes", "the virtual clock"),
     Exclusion(_VERBS, _PROGRAM_RUN, "a program chooses its own transport", "collectives of agents"),
     *(
-        Exclusion(_VERBS, other, f"not modelled yet: {what}", f'transport.protocol "{TCP}"')
-        for other, what in (
-            (_DECLARED, "queue pairs whose packets are lost"),
-            (_OUTAGES, "queue pairs whose packets are lost"),
-        )
-    ),
-    *(
         Exclusion(_VERBS, other, f"not emulated yet: {what}", f'transport.protocol "{TCP}"')
         for other, what in (
             (_SPREAD, "paths that are found by the ports of TCP"),
-            (_TE, "tunnels for frames of RoCE"),
-            (_PROBING, "probes over verbs"),
-            (_READING, "rates of ports that send frames of RoCE"),
+            (_TE, "senders that a tunnel's rate holds up"),
         )
     ),
     Exclusion(_RTO_MIN, _WALL, "not every machine's kernel can set it", "the default, or the virtual clock"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from analysis.statistics.contests import Value
+from hosts.agent.transport import TCP
 from scenarios.spec import file_notes, paces, physical_limits
 from scenarios.spec.labels import setting_of
 from scenarios.spec.pieces import CANDIDATES
@@ -28,7 +29,8 @@ def notes_on(configs: Sequence[Scenario], *, emulates: bool) -> tuple[str, ...]:
 
 def _segments_lost(configs: Sequence[Scenario]) -> list[str]:
     """Return a sentence if faults lose packets: segments of many frames, which links queue and lose as a whole."""
-    lossy = dict.fromkeys(one.what for config in configs for one in config.faults if one.kind == "link loss")
+    of_tcp = [config for config in configs if config.transport.protocol == TCP]  # packets of RoCE are frames
+    lossy = dict.fromkeys(one.what for config in of_tcp for one in config.faults if one.kind == "link loss")
     if not lossy:
         return []
     return [

@@ -339,6 +339,7 @@ class Testbed:
             lead_s=self.platform.lead_s,
             epoch=epoch,
             fastest_bps=self._fastest_bps if self._has_own_segments else None,
+            loses=bool(self.config.faults) or self.config.transport.buffer_bytes is not None or self._at_prompt,
             exchange=self._peers.exchange,
             instant=self._peers.instant,
         )

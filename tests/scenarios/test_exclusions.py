@@ -65,9 +65,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
     (VERBS, PROGRAM, "transport.protocol: verbs cannot be combined with a program that is run"),
     (VERBS, ECMP, "transport.protocol: verbs cannot be combined with a fabric.routing that spreads flows"),
     (VERBS, TE, "transport.protocol: verbs cannot be combined with fabric.routing"),
-    (VERBS, PROBES, "transport.protocol: verbs cannot be combined with a mode that probes"),
-    (VERBS, READS, "transport.protocol: verbs cannot be combined with a mode with measured ports"),
-    (VERBS, FAULT, "transport.protocol: verbs cannot be combined with faults"),
     ({"transport": {"rto_min": "5 ms"}}, WALL, "transport.rto_min: 5 ms cannot be combined with the wall clock"),
     (
         {"program": {"command": "true", "date": "2026-01-01T00:00:00"}},
@@ -230,7 +227,6 @@ NEEDED = {  # pairs of which one is not possible without the other's opposite, o
     ("run.referees", "outages in the trace"): "test_outages",
     ("run.referees", 'collective.kind "messages"'): "needs a file",
     ('a program with fabric.routing "te"', "outages in the trace"): "needs a file",
-    ('transport.protocol "verbs"', "outages in the trace"): "needs a file",
 }
 
 

@@ -238,7 +238,7 @@ def test_what_costs_consist_of_is_told_for_the_kinds_of_faults_that_were_measure
     assert undeclared == words
     down, loss = cost_words([lossy, DOWN])
     assert down.startswith("links down: ") and "failed attempts" not in down and loss.startswith("links with losses: ")
-    assert "TCP sends again" in down and "TCP sends again" in loss
+    assert "is sent again" in down and "is sent again" in loss
     for what, begins in (("switch s0l0 down", down), ("link s0b0-s1b0 loss 100 %", loss)):
         (failed,) = cost_words([having(what=what, collectives_lost=2)])
         assert failed.startswith(begins) and "failed attempts" in failed

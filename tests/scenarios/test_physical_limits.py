@@ -75,6 +75,19 @@ def test_the_error_of_small_messages_is_that_of_counting_every_frame_and_label(s
     assert small_message_error(10**9, slowest_bps=800e12) == pytest.approx(800e12 / 8 * 64e-9 / 10**9)
 
 
+def test_what_limits_rdma_is_told_and_not_what_limits_tcp():
+    long = {"conditions__wan_delay": "20 ms", "conditions__wan_rate": "100 Gbit/s", "collective__chunk": "100 MB"}
+    assert not [note for note in told(**long) if "window" in note]
+    notes = told(transport__protocol="verbs", **long)
+    (window,) = [note for note in notes if "window" in note]
+    assert "soft-RoCE's window has at most 0.268 GB: measured times will be longer" in window
+    (rounded,) = [note for note in notes if "whole ns" in note]
+    fastest_bps = 200e9  # of links within sites, by default
+    assert f"takes {8e9 * 4096 / fastest_bps:.0f} ns on links of 200 Gbit/s" in rounded
+    slow = {"conditions__wan_rate": "10 Gbit/s", "conditions__intra_rate": "10 Gbit/s"}
+    assert not [note for note in told(transport__protocol="verbs", **slow) if "whole ns" in note]
+
+
 def test_run_and_every_study_print_the_same_note_before_they_run(capsys):
     words = "messages of 1 kB are so small"
     assert command.run(["--dry-run", "--chunk", "1 kB"]) == 0

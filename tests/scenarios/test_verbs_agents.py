@@ -49,8 +49,21 @@ def test_a_message_of_rdma_takes_its_bytes_at_the_links_rate_and_its_delays_in_e
         {"run.machines": 2, "fabric.gpus": 4},
         {"collective.kind": "alltoall", "fabric.gpus": 6, "fabric.grain": "physical", "collective.chunk": "2 MB"},
         {"fabric.gpus": 6, "collective.algorithm": "hierarchical", "collective.chunk": "2 MB"},
+        {
+            "fabric.gpus": 4,
+            "fabric.border_routers": 2,
+            "fault": [{"at": "collective 1", "what": "link s0b0-s1b0 down"}],
+        },
     ],
-    ids=["sums and pieces", "changing rates", "chosen paths", "two machines", "shared ports", "shared links"],
+    ids=[
+        "sums and pieces",
+        "changing rates",
+        "chosen paths",
+        "two machines",
+        "shared ports",
+        "shared links",
+        "a failed link",
+    ],
 )
 def test_collectives_over_rdma_are_as_predicted_and_deliver_every_byte(keys: dict[str, object]) -> None:
     rows = measured(**keys)
@@ -67,6 +80,17 @@ def test_a_lost_frame_costs_what_is_under_way_behind_it_and_a_collective_without
     assert 0 < (lost > 0).sum() < len(rows)
     assert abs(late_s[lost == 0]) == pytest.approx(0, abs=20e-6)
     assert (late_s[lost > 0] > 1e-3).all() and (late_s <= lost * most_s + 20e-6).all()
+
+
+@pytest.mark.parametrize("what", ["link s0b0-s1b0 down", "agent 1 killed"])
+def test_a_fault_within_a_collective_is_noticed_and_repaired_over_rdma_too(what: str) -> None:
+    """What is lost is sent again after a timeout, and a dead peer is noticed at once, not at the deadline of 60 s."""
+    lasts = {"for": "1 collective"} if "link" in what else {}
+    fault = {"at": "8 ms into collective 1", "what": what, **lasts}
+    rows = measured(**{"fabric.border_routers": 2, "fault": [fault]})
+    before, hit, after = rows.completion_s
+    assert (before, after) == pytest.approx(rows.predicted_s.to_numpy()[[0, 2]], rel=1e-3)
+    assert hit < 1 and rows.undisturbed.tolist() == [True, False, True]
 
 
 def test_the_hosts_devices_send_the_messages_and_tcp_does_not(tmp_path: Path) -> None:

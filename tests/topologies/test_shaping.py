@@ -17,7 +17,7 @@ from topologies.fabric.fabric import Fabric, FabricSpec, Switch, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.shaping import netlink
 from topologies.shaping.classes import VIRTUAL_LATE_S, Buffer, Service, Shaping, classes_of, mismatch, wan_of
-from topologies.shaping.frames import TCP_FRAMES
+from topologies.shaping.frames import ROCE_FRAMES, TCP_FRAMES
 from topologies.shaping.ifb import prefixes
 from topologies.shaping.netlink import ChildClass
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
@@ -315,6 +315,15 @@ def test_full_frames_carry_payload_at_the_configured_rate(rate_bps: int, frames:
     payload = frames * (9000 - 20 - 20 - 12)  # less the IPv4 and TCP headers and TCP timestamps
     seconds = wire / TCP_FRAMES.wire_bytes_per_s(rate_bps)
     assert 8 * payload / seconds == pytest.approx(rate_bps, rel=1e-12, abs=8)
+
+
+@given(st.integers(10**6, 4 * 10**11), st.integers(1, 10**7))
+def test_messages_of_roce_are_cut_into_packets_of_4096_bytes(rate_bps: int, message_bytes: int) -> None:
+    cut = [4096] * (message_bytes // 4096) + [message_bytes % 4096] * (message_bytes % 4096 > 0)
+    wire = sum(14 + 20 + 8 + 12 + size + 4 for size in cut)  # Ethernet, IPv4, UDP, base transport header, checksum
+    assert ROCE_FRAMES.wire_bytes(message_bytes) == wire
+    assert 8 * 4096 / (4154 / ROCE_FRAMES.wire_bytes_per_s(rate_bps)) == pytest.approx(rate_bps, rel=1e-12, abs=8)
+    assert TCP_FRAMES.payload_of(TCP_FRAMES.frame_bytes) == 8948 and ROCE_FRAMES.payload_of(4154) == 4096
 
 
 def test_link_delays_are_exact_to_the_nanosecond_when_timers_are_never_late() -> None:
