@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hosts.agent import messages, transport
 from hosts.agent.buffers import Buffers
@@ -21,10 +21,12 @@ from hosts.agent.connections import Incoming, Outgoing, TcpIncoming, TcpOutgoing
 from hosts.agent.execution import AgentError, Execution, reason
 from hosts.agent.handshake import Listener
 from hosts.agent.payload import Payload
-from hosts.agent.queue_pairs import QueuePairs
 from hosts.agent.rank_program import Program, message_bytes
 from hosts.agent.transport import VERBS, Limits, Transport
 from topologies.shaping.netlink import RtNetlink
+
+if TYPE_CHECKING:
+    from hosts.agent.queue_pairs import QueuePairs
 
 PORT = 4791  # the port of RoCE, so that captures are easy to read
 # Every epoch uses new source ports, so that a late segment of an old connection never matches a new one.
@@ -58,6 +60,12 @@ class Job:
     loses: bool
 
 
+def _queue_pairs(address: str) -> "QueuePairs":
+    from hosts.agent.queue_pairs import QueuePairs  # here: importing is slow in the VM
+
+    return QueuePairs(address)
+
+
 def source_port(channel: int, *, epoch: int, channels: int) -> int:
     """Return the TCP source port of channel `channel`, out of `channels`, in epoch `epoch`."""
     return _FIRST_SOURCE_PORT + (epoch * channels + channel) % _SOURCE_PORTS
@@ -78,7 +86,7 @@ class Agent:
         self._program = Program()
         self._outgoing: list[socket.socket] = []
         self._incoming: list[socket.socket] = []
-        self._pairs = QueuePairs(address) if job.transport.protocol == VERBS else None
+        self._pairs = _queue_pairs(address) if job.transport.protocol == VERBS else None
         self._routes: list[str] = []
         self._rto_min_s: float | None = None
         transport.set_sysctls(job.transport, job.limits)

@@ -336,4 +336,6 @@ def test_the_agent_launcher_imports_no_heavy_modules() -> None:
     ran = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, check=True, cwd=PROJECT)
     own = {name for name in json.loads(ran.stdout) if name.startswith("topologies")}
     assert not {"numpy", "asyncio", "subprocess", "multiprocessing"} & set(json.loads(ran.stdout))
-    assert own == {"topologies", "topologies.linux", "topologies.shaping", "topologies.shaping.netlink"}
+    shaping = {f"topologies.shaping{name}" for name in ("", ".frames", ".netlink")}
+    assert own == {"topologies", "topologies.linux", *shaping}
+    assert not any("verbs" in name or "queue_pairs" in name for name in json.loads(ran.stdout))
