@@ -19,6 +19,7 @@ _WRONG = "#C2185B"
 _MOST = 1.05  # utilisation above which the time between two samples was too short to tell
 _MAX_BARS = 48
 _PARTS = {"computing": "#7FA3B5", "exposed": "#B5472F", "waiting": "#CCCCCC"}
+_COMPUTING = ("computing_rank", "computing_rank_step_s", "computing_s")
 _LEGEND_COLUMNS = 6  # links in a row of the legend
 
 
@@ -39,12 +40,13 @@ def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
 
 class StepsOfRun(NamedTuple):
     """The values by swept key (the mode is one) of a run, its median step time in s, None if its ranks told none, of
-    how many steps, and the share of the steps' time that is computing, None if it is not known."""
+    how many steps, and the rank whose steps took longest together, its median step in s, and how many s of it are
+    computing; None if it is not known."""
 
     values: Mapping[str, Any]
     step_s: float | None
     number: int
-    computing: float | None = None
+    computing: tuple[int, float, float] | None = None
 
 
 def steps(results: Sequence[StepsOfRun], title: str, *, has_ranks: bool = True) -> Picture:
@@ -62,12 +64,12 @@ def steps(results: Sequence[StepsOfRun], title: str, *, has_ranks: bool = True) 
     scale, unit = time_unit(max(step_s for _, step_s, _ in known))
     lines: dict[str, list[tuple[float, float]]] = {}
     computing: dict[str, list[tuple[float, float]]] = {}
-    for values, step_s, share in known:
+    for values, step_s, found in known:
         name = ", ".join(_words(key, values[key]) for key in others)
         x = axis.x[axis.labels.index(words(*_stored(x_key, values[x_key])))]
         lines.setdefault(name, []).append((x, step_s / scale))
-        if share is not None:
-            computing.setdefault(name, []).append((x, share * step_s / scale))
+        if found is not None:  # not a share of step_s, which another rank may have at each step
+            computing.setdefault(name, []).append((x, found[-1] / scale))
     if others == ["mode"]:
         name_modes(lines)
     with canvas(_STEPS_INCHES, 3.6) as figure:
@@ -91,21 +93,22 @@ def steps(results: Sequence[StepsOfRun], title: str, *, has_ranks: bool = True) 
             if len(counts) == 1
             else f"{counts[0]:,} to {counts[-1]:,} steps"
         )
-        axes.set_ylabel(f"step time ({unit}), median of\n{of}{', on the slowest rank' if has_ranks else ''}")
+        axes.set_ylabel(f"step time ({unit}), median of\n{of}{', each on its slowest rank' if has_ranks else ''}")
         heading(figure, "\n".join(["Step time of a program", title.replace(" us", " µs")]))
-        hollow = "Hollow: how much of it is computing, on that rank." if computing else ""
+        hollow = "Hollow: computing in a step, on the rank whose steps took longest together." if computing else ""
         if others:
             legend(figure, axes.get_legend_handles_labels()[0], hollow)
         elif hollow:
             explain(figure, hollow)
     rows = [
-        {**one.values, "step_s": one.step_s, "steps": one.number, "computing_share": one.computing}
+        {**one.values, "step_s": one.step_s, "steps": one.number}
+        | dict(zip(_COMPUTING, one.computing or [None] * len(_COMPUTING), strict=True))
         for one in results
         if one.step_s is not None
     ]
     against = label_of(_stored(x_key, None)[0])
-    on_rank = " on its slowest rank" if has_ranks else ""
-    caption = f"Time of a program's step{on_rank}, the median of {of}, against {against}. {hollow}".strip()
+    on_rank = ", each on its slowest rank" if has_ranks else ""
+    caption = f"Time of a program's steps{on_rank}, the median of {of}, against {against}. {hollow}".strip()
     return Picture(name="steps", caption=caption, figure=figure, data=csv_text(rows))
 
 

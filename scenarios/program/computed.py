@@ -37,6 +37,20 @@ class Computed(NamedTuple):
     steps: tuple[Reported, ...] = ()
 
 
+class ComputedOfStep(NamedTuple):
+    """How much of a step a rank computes: its number, its median step in s, and for how many s of it it computed, on
+    average over its steps."""
+
+    rank: int
+    step_s: float
+    computed_s: float
+
+    @property
+    def share(self) -> float:
+        """Which part of the median step is computing."""
+        return self.computed_s / self.step_s if self.step_s else 0.0
+
+
 class _Span(NamedTuple):
     process: str | None
     begin_s: float

@@ -31,13 +31,13 @@ from analysis.results.reader import FIGURES
 from analysis.results.writer import write_text
 from analysis.statistics.contests import differing_words, shared_words
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
-from analysis.statistics.number_words import fixed
+from analysis.statistics.number_words import fixed, milliseconds
 from analysis.statistics.rates import drawn_sentence
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.engines.emulation import memory_bytes as carrying_bytes
 from scenarios.program import collective_results, gpu_accounts, script_steps
-from scenarios.program.computed import Computed, Reported
+from scenarios.program.computed import Computed, ComputedOfStep, Reported
 from scenarios.program.ranks import FILES, describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
@@ -693,9 +693,8 @@ def _computing(result: Mapping[str, Any]) -> tuple[str, float] | None:
     """Return in words a time of the rank that took longest of those that computed, its steps or else all of its time,
     and the share of it in which it did; None if no rank computed. Threads that compute at once may fill the whole time,
     and no more."""
-    if slowest_steps := _computing_of_steps(result):
-        rank, share = slowest_steps
-        return f"rank {rank}'s median step", share
+    if found := _computing_of_steps(result):
+        return f"rank {found.rank}'s median step of {milliseconds(found.step_s)} ms", found.share
     ranks = [one for one in result["ranks"] if one["computed_s"] and one["end_s"]]
     took_s = {one["rank"]: one["end_s"] - (one["start_s"] or 0.0) for one in ranks}
     if not ranks or max(took_s.values()) <= 0:
@@ -705,9 +704,9 @@ def _computing(result: Mapping[str, Any]) -> tuple[str, float] | None:
     return f"rank {slowest['rank']}'s {whole_s:.3f} s", min(1.0, slowest["computed_s"] / whole_s)
 
 
-def _computing_of_steps(result: Mapping[str, Any]) -> tuple[int, float] | None:
-    """Return the rank whose steps took longest of those that computed in them, and the time in which it did per step as
-    a share of its median step, beside which it is told; None if it is not known of the slowest rank of all."""
+def _computing_of_steps(result: Mapping[str, Any]) -> ComputedOfStep | None:
+    """Return how much of a step is computing, on the rank whose steps took longest together; None if it is not known of
+    that rank."""
     shares = {one["rank"]: one["computed_of_steps"] for one in result["ranks"]}
     steps_s = dict[int, list[float]]()
     for rank, _, step_s in result["steps"]:
@@ -717,8 +716,8 @@ def _computing_of_steps(result: Mapping[str, Any]) -> tuple[int, float] | None:
     share = None if slowest is None else shares[slowest]
     if slowest is None or share is None or result["are_steps_mixed"]:
         return None
-    computed_s, step_s = share * mean(steps_s[slowest]), median(steps_s[slowest])
-    return slowest, min(1.0, computed_s / step_s) if step_s else share
+    step_s = median(steps_s[slowest])
+    return ComputedOfStep(slowest, step_s, min(step_s, share * mean(steps_s[slowest])))
 
 
 def rates_notes(configs: Iterable[Scenario]) -> list[str]:
@@ -875,9 +874,7 @@ def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
 
     (folder / FIGURES).mkdir(exist_ok=True)
     title = shared_words([result["label"] for result in results])
-    computing = [found[1] if (found := _computing_of_steps(one)) else None for one in results]
-    of_runs = zip(results, computing, strict=True)
-    runs = [StepsOfRun(one["values"], one["step_s"], one["step_count"], share) for one, share in of_runs]
+    runs = [StepsOfRun(one["values"], one["step_s"], one["step_count"], _computing_of_steps(one)) for one in results]
     has_ranks = not any(one["are_steps_mixed"] for one in results)
     steps(runs, title, has_ranks=has_ranks).write(folder / FIGURES)
 

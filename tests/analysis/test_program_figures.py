@@ -1,5 +1,6 @@
 """Figures of programs: the steps of a sweep, and the utilisation of WAN links over time."""
 
+import csv
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def test_step_times_are_over_a_numeric_axis_with_a_title_and_units() -> None:
     assert line.get_ydata() == pytest.approx([80, 32, 8])
     assert [label.get_text() for label in axes.get_xticklabels()] == [f"{rate} Gbit/s" for rate in RATES_GBPS]
     assert axes.get_xlabel() == "WAN bandwidth"
-    assert axes.get_ylabel().replace("\n", " ") == "step time (ms), median of 3 steps, on the slowest rank"
+    assert axes.get_ylabel().replace("\n", " ") == "step time (ms), median of 3 steps, each on its slowest rank"
     assert (line.get_linestyle(), line.get_marker()) == ("-", "o")
     assert axes.figure.get_suptitle() == "Step time of a program\n4 GPUs, 10 µs, command ./step"
     axes, _ = steps([{"conditions.wan_rate": f"{rate} Gbit/s"} for rate in (10, 20, 30)], [0.3, 0.2, 0.1], 5)
@@ -39,12 +40,16 @@ def test_step_times_are_over_a_numeric_axis_with_a_title_and_units() -> None:
 
 
 def test_computing_is_drawn_within_the_steps_and_every_marker_is_whole() -> None:
+    """Rank 3 computes for 50 ms a step. Its median step is shorter than that of each step's slowest rank."""
     runs = [
-        program.StepsOfRun({"conditions.wan_rate": f"{gbps} Gbit/s"}, step_s, 10, 0.05 / step_s)
+        program.StepsOfRun({"conditions.wan_rate": f"{gbps} Gbit/s"}, step_s, 10, (3, step_s - 0.004, 0.05))
         for gbps, step_s in ((5, 0.13), (10, 0.09), (100, 0.054))
     ]
-    axes = program.steps(runs, "").figure.axes[0]
+    picture = program.steps(runs, "")
+    axes = picture.figure.axes[0]
     step, part = axes.lines
+    rows = csv.DictReader(picture.data.splitlines())
+    assert [(row["computing_rank"], float(row["computing_s"])) for row in rows] == [("3", 0.05)] * 3
     assert step.get_ydata() == pytest.approx([130, 90, 54]) and part.get_ydata() == pytest.approx([50, 50, 50])
     assert part.get_markerfacecolor() == "none" != step.get_markerfacecolor()
     axes.figure.draw_without_rendering()

@@ -1,5 +1,6 @@
 """How much of a rank's steps is computing, from the lines that it tells."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def test_steps_under_a_launcher_are_those_of_the_hosts_that_reported_them(tmp_pa
     assert (found["step_s"], found["step_count"], found["are_steps_mixed"]) == (0.1, 4, False)
     assert [rank["computed_of_steps"] for rank in found["ranks"]] == pytest.approx([1, 0, 0, 0])
     said = session.computing_sentence([found | {"label": ""}])
-    assert "takes 0.0 % of rank 1's median step" in said  # the slowest, beside whose 100 ms it is told
+    assert "takes 0.0 % of rank 1's median step of 100 ms" in said  # the slowest
     found = mpi_run(tmp_path / "printed", [["0.12 0.1 5"], [], [], []], printed)
     assert found["are_steps_mixed"] and found["step_count"] == 16
     assert "takes 24.0 % of rank 0's 0.500 s" in session.computing_sentence([found | {"label": ""}])
@@ -119,9 +120,9 @@ def test_the_sentence_has_the_share_of_the_steps_of_the_slowest_rank() -> None:
     result: dict[str, Any] = {"are_steps_mixed": False, "label": "", "ranks": ranks}
     result |= {"steps": [(0, 0, 0.5), (1, 0, 0.4), (0, 1, 0.5), (1, 1, 0.4)]}
     said = session.computing_sentence([result])
-    assert said.startswith("computing (longhaul.compute) takes 25.0 % of rank 0's median step; the rest is")
+    assert said.startswith("computing (longhaul.compute) takes 25.0 % of rank 0's median step of 500 ms; the rest is")
     result["steps"] = [(0, number, step_s) for number, step_s in enumerate((0.4, 0.4, 1.0))]  # 0.15 s of each computing
-    assert "takes 37.5 % of rank 0's median step" in session.computing_sentence([result])
+    assert "takes 37.5 % of rank 0's median step of 400 ms" in session.computing_sentence([result])
     ranks[0]["computed_of_steps"] = None
     assert "takes 25.0 % of rank 0's 4.000 s; the rest is" in session.computing_sentence([result])
     # As where steps are printed: the share of a step is not known, and it is told which call gives it.
@@ -130,3 +131,17 @@ def test_the_sentence_has_the_share_of_the_steps_of_the_slowest_rank() -> None:
     )
     result["steps"] = []
     assert session.computing_sentence([result]).endswith("; the rest is communication and waiting")
+
+
+def test_the_figure_of_steps_has_what_the_rank_computes_and_not_a_share_of_another_ranks_step(tmp_path: Path) -> None:
+    """Each rank computes for 12 ms a step. Rank 1 has waited longest to connect; rank 0 has the slowest later steps."""
+    steps = [(0, 0, 0.1), (0, 1, 0.09), (0, 2, 0.09), (1, 0, 0.2), (1, 1, 0.086), (1, 2, 0.086)]
+    took_s = {rank: sum(step_s for of, _, step_s in steps if of == rank) for rank in (0, 1)}
+    ranks = [{"rank": rank, "computed_of_steps": 0.036 / took_s[rank]} for rank in took_s]
+    result: dict[str, Any] = {"are_steps_mixed": False, "ranks": ranks, "steps": steps, "step_s": 0.09, "step_count": 3}
+    runs = [result | {"label": rate, "values": {"conditions.wan_rate": rate}} for rate in ("10 Gbit/s", "50 Gbit/s")]
+    assert session.computing_sentence(runs).count("takes 14.0 % of rank 1's median step of 86 ms at ") == 1
+    session._draw_steps(tmp_path, runs)
+    rows = list(csv.DictReader((tmp_path / "figures/steps.csv").open()))
+    assert [float(row["computing_s"]) for row in rows] == pytest.approx([0.012] * 2)
+    assert [(row["computing_rank"], row["computing_rank_step_s"]) for row in rows] == [("1", "0.086")] * 2

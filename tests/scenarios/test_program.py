@@ -814,7 +814,7 @@ def test_several_modes_and_rates_are_compared_by_the_steps_that_the_program_tell
     command = ("--modes", "base,wan", "--exec", f"{PYTHON} mine.py", "--rank-output", "all")
     out, err = ended(*sets, *command, "--out", "run", cwd=tmp_path)
     assert "take no virtual time" not in err  # as the program computes by longhaul.compute
-    parts = re.findall(r"([0-9.]+) % of rank 0's median step at wan rate", out)
+    parts = re.findall(r"([0-9.]+) % of rank 0's median step of 250 ms at wan rate", out)
     assert parts == ["100.0"] * 4
     assert "Computing (longhaul.compute) takes " in out and ", more than half everywhere; the rest is communi" in out
     assert out.count("[rank 0] longhaul: step 0.250000000\n") == out.count("[rank 1] rank 1\n") == 4
