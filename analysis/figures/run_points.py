@@ -363,7 +363,8 @@ def configurations_of(run: Run) -> list[Configuration]:
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
         about["rounds_differ"] = stored.get("rounds_differ") is True
         about |= {"at": _values_at(stored), "baseline": stored.get("baseline") or {}}
-        about |= {name: tuple(stored.get(name, ())) for name in ("further", "deciding", "hashed")}
+        about |= {name: tuple(stored.get(name, ())) for name in ("deciding", "hashed")}
+        about["further"] = tuple(map(in_print, stored.get("further", ())))
         configurations.append(Configuration(index=index, label=label, **about))
     in_words = {
         key: told(key, [one.value(key) for one in configurations], [_words_at(one, key) for one in configurations])

@@ -6,6 +6,7 @@ A table with too many entries for a label is told apart by a number in hexadecim
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import groupby
 from typing import Any, Protocol
 
 from analysis.statistics.contests import JOBS, MODE, SEEDS, Setting, Value, without_common
@@ -117,10 +118,13 @@ def labels_in_table(configs: Sequence[Configuration]) -> tuple[str, list[str]]:
 
 
 def conditions_of_all(config: Configuration, defaults: Configuration) -> list[str]:
-    """Return every key in words that is neither swept nor at its default, beyond those that a label begins with: with
-    all classes, as other configurations may have jobs of them."""
-    given = [key for key in KEYS if key not in dict(config.at)]
-    return [words for key in given if (words := _further_words(config, key, defaults, all_classes=True))]
+    """Return every key in words that is neither swept nor at its default, beyond those that figures' titles begin with:
+    with all classes, as other configurations may have jobs of them."""
+    given, wan = [key for key in KEYS if key not in dict(config.at)], config.fabric.wan
+    is_titled = not wan.km and wan != FabricSpec().wan and len(config.fabric.gpus_per_site) > 1
+    of_wan = [_wan_name(wan)] if is_titled and "fabric.wan" in given else []
+    further = (_further_words(config, key, defaults, all_classes=True) for key in given)
+    return [*of_wan, *(words for words in further if words)]
 
 
 def setting_of(index: int, config: Configuration) -> Setting:
@@ -366,14 +370,16 @@ def _tells_delays(wan: WanSpec) -> bool:
 
 def _links_words(wan: WanSpec) -> str:
     """Return a few links with their capacities and delays, of which all have one: "s0b0-s1b0 s0b1-s1b1 40/10 Gbit/s
-    5 ms"; a further one between the same nodes by its number, "s0b0-s1b0 #2"; of more links how many they are."""
+    5 ms"; those between the same nodes by how many they are, "s0b0-s1b0 (2 parallel links)"; of more links their
+    number."""
     if len(wan.links) > _MOST_LINKS:
         return f"of {len(wan.links)} links"
-    numbered = [*zip(wan.links, link_names.numbers(wan.links), strict=True)]
-    words = [
-        f"#{number}" if number > 1 and at and wan.links[at - 1] == ends else link_names.end("-".join(ends), number)
-        for at, (ends, number) in enumerate(numbered)
-    ]
+    words = list[str]()
+    for ends, cables in groupby(zip(wan.links, link_names.numbers(wan.links), strict=True), key=lambda one: one[0]):
+        numbers = [number for _, number in cables]
+        first, count = numbers[0], len(numbers)
+        parallel = f" ({count} parallel links)" if count > 1 else " (parallel)" if first > 1 else ""
+        words.append(f"{link_names.end('-'.join(ends), first)}{parallel}")
     if _tells_rates(wan):
         words.append(_quantities([f"{rate / 1e9:g} Gbit/s" for rate in wan.rates_bps]))
     if _tells_delays(wan):

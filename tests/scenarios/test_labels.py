@@ -10,9 +10,10 @@ import pytest
 from analysis.statistics.contests import differing_words
 from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.keys import KEYS
-from scenarios.spec.labels import labels_in_table
+from scenarios.spec.labels import conditions_of_all, labels_in_table
 from scenarios.spec.load import Override, load_scenario, scenario_of
-from tests.fakes.commands import run
+from scenarios.spec.scenario import DEFAULTS
+from tests.fakes.commands import run, scenario
 from tests.scenarios.test_key_ends import LONG, REFUSED, configuration
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -139,9 +140,9 @@ def test_a_table_with_many_entries_has_a_number_besides_the_first_ones():
 @pytest.mark.parametrize(
     ("rates", "words"),
     [
-        (["40 Gbit/s", "500 Mbit/s"], "own WAN s0b0-s1b0 #2 40/0.5 Gbit/s, 10 us"),
-        (["40 Gbit/s", "40 Gbit/s"], "own WAN s0b0-s1b0 #2 40 Gbit/s, 10 us"),
-        (["40 Gbit/s", None, "10 Gbit/s"], "own WAN s0b0-s1b0 #2 #3 (#"),
+        (["40 Gbit/s", "500 Mbit/s"], "own WAN s0b0-s1b0 (2 parallel links) 40/0.5 Gbit/s, 10 us"),
+        (["40 Gbit/s", "40 Gbit/s"], "own WAN s0b0-s1b0 (2 parallel links) 40 Gbit/s, 10 us"),
+        (["40 Gbit/s", None, "10 Gbit/s"], "own WAN s0b0-s1b0 (3 parallel links) (#"),
         (["40 Gbit/s"] * 5, "own WAN of 5 links (#"),
     ],
 )
@@ -153,10 +154,10 @@ def test_a_wan_of_a_few_links_with_rates_is_named_by_them(rates, words):
 @pytest.mark.parametrize(
     ("delays", "words"),
     [
-        (["5 ms", "8 ms", "15 ms"], ["own WAN s0b0-s1b0 #2 #3 5/8/15 ms"]),
-        (["500 us", "2 ms"], ["own WAN s0b0-s1b0 #2 500 us/2 ms"]),
-        (["5 ms", "5 ms"], ["own WAN s0b0-s1b0 #2 5 ms"]),
-        (["5 ms", None], ["own WAN s0b0-s1b0 #2 (#", "WAN 10 us to 5 ms"]),
+        (["5 ms", "8 ms", "15 ms"], ["own WAN s0b0-s1b0 (3 parallel links) 5/8/15 ms"]),
+        (["500 us", "2 ms"], ["own WAN s0b0-s1b0 (2 parallel links) 500 us/2 ms"]),
+        (["5 ms", "5 ms"], ["own WAN s0b0-s1b0 (2 parallel links) 5 ms"]),
+        (["5 ms", None], ["own WAN s0b0-s1b0 (2 parallel links) (#", "WAN 10 us to 5 ms"]),
     ],
 )
 def test_each_of_a_few_links_has_its_name_and_its_delay_once(delays, words):
@@ -321,3 +322,29 @@ def test_jobs_that_all_rows_have_are_not_shortened():
     configs = load_scenario("paper", swept).configurations()
     common, own = labels_in_table(configs)
     assert common == "" and all("train on GPUs 0,1,4,5" in one for one in own)
+
+
+def test_each_group_of_parallel_links_is_told_wherever_it_is_in_the_table():
+    cables = [["s0b0", "s1b0"], ["s0b1", "s1b1"], ["s1b0", "s0b0"]]
+    links = " (2 parallel links) ".join(["s0b0-s1b0", "s0b1-s1b1"])
+    assert f"own WAN {links}, 10 us" in label(**{"fabric.wan": {"links": [cables[0], *cables[:2]]}})
+    assert "own WAN s0b0-s1b0 s0b1-s1b1 s1b0-s0b0#2 (parallel), " in label(**{"fabric.wan": {"links": cables}})
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            {"fabric.border_routers": 1, "fabric.wan": {"links": [["s0b0", "s1b0"]] * 2}},
+            ["s0b0-s1b0 (2 parallel links)"],
+        ),
+        ({"fabric.wan": "five-router"}, ["five-router"]),
+        ({}, []),
+        ({"fabric.gpus": [8]}, []),
+        ({"sweep.fabric.wan": ["mesh", "five-router"]}, []),  # as the axis or the lines have it
+    ],
+)
+def test_titles_of_figures_have_the_wan_where_it_is_not_the_default(keys, told):
+    one, *_ = scenario(**keys).configurations()
+    found = conditions_of_all(one, DEFAULTS)
+    assert [words.removeprefix("own WAN ") for words in found if words.startswith(("own", "five", "mesh"))] == told
