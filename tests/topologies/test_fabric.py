@@ -1,6 +1,7 @@
 """The declared fabric: names and addresses valid for Linux and OpenFlow, logical links, and WAN paths."""
 
 import ipaddress
+import json
 import re
 from collections import Counter
 from itertools import pairwise, permutations
@@ -205,6 +206,30 @@ def test_an_invalid_fabric_is_refused_with_every_offending_key(
     found = mistakes_of(FabricSpec(**{"wan": WanSpec(preset=None, routers=routers, links=tuple(links))} | given))
     assert any(named in text for text in found.values()), found
     assert keys is None or set(found) == {f"fabric.{key}" for key in keys.split()}
+
+
+@pytest.mark.parametrize(
+    ("links", "remedy"),
+    [
+        ([("s0b0", "s1b0")] * 2, "1"),
+        ([("s0b0", "A"), ("A", "s1b0"), ("A", "s1b1")], "[1, 2]"),
+        ([("s0b1", "s1b0")], None),  # as s0b1 is not the first of its site
+        ([("s0b0", "s0b1")], None),  # as the second site has no link at all
+        ([("s0b0", "A"), ("s1b0", "s1b1")], None),  # as fewer routers leave two islands
+    ],
+)
+def test_a_wan_that_is_not_connected_is_told_how_many_border_routers_would_be(
+    links: list[tuple[str, str]], remedy: str | None
+) -> None:
+    routers = tuple({name for ends in links for name in ends if name == "A"})
+    given: dict[str, Any] = {"gpus_per_site": (2, 2), "wan": WanSpec(preset=None, routers=routers, links=tuple(links))}
+    text = mistakes_of(FabricSpec(**given))["fabric.wan.links"]
+    assert text.partition("; allowed: ")[2].split(", or fabric.border_routers = ")[1:] == [remedy] * (
+        remedy is not None
+    )
+    if remedy is not None:
+        counts = json.loads(remedy)
+        assert build_fabric(FabricSpec(**given, border_routers=tuple(counts) if isinstance(counts, list) else counts))
 
 
 @pytest.mark.parametrize(("gpus", "counts"), [(8, (4, 4)), ("6", (3, 3)), ("3+5", (3, 5)), ("2+3+4", (2, 3, 4))])

@@ -382,8 +382,21 @@ def _connection_mistakes(graph: WanGraph, reached: Set[str]) -> Iterator[Mistake
     border_routers = [name for site in graph.border_routers for name in site]
     cut_off = [name for name in border_routers if name not in reached]
     if cut_off:
-        text = f"the WAN is not connected: no link leads from {border_routers[0]} to {', '.join(cut_off)}"
-        yield Mistake("fabric.wan.links", text)
+        text = f"the WAN is not connected: no link leads from {border_routers[0]} to {list_first(cut_off, 8)}"
+        fewer = _linked_counts(graph, reached)
+        numbers = str(fewer[0] if len({*fewer}) == 1 else fewer)
+        allowed = "; allowed: links to every border router" + f", or fabric.border_routers = {numbers}" * bool(fewer)
+        yield Mistake("fabric.wan.links", text + allowed)
+
+
+def _linked_counts(graph: WanGraph, reached: Set[str]) -> list[int]:
+    """Return with how many border routers of each site the WAN would be connected; empty if fewer are no remedy."""
+    neighbours = graph.neighbours()
+    linked = [[name for name in site if neighbours[name]] for site in graph.border_routers]
+    pairs = zip(linked, graph.border_routers, strict=True)
+    are_first = all(names and names == [*site[: len(names)]] for names, site in pairs)
+    are_reached = all(name in reached for names in linked for name in names)
+    return [len(names) for names in linked] if are_first and are_reached else []
 
 
 def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]:
