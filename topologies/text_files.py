@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -33,6 +33,22 @@ _DECLARABLE = re.compile(
     r"ascii|utf-8|utf-16(-[bl]e)?|utf-32(-[bl]e)?|iso8859-\d+|cp\d{3,4}|koi8-[ru]|mac-roman|"
     r"shift_jis|euc_jp|iso2022_jp|euc_kr|gb2312|gbk|gb18030|big5"
 )
+
+
+def shown_path(path: object) -> str:
+    """Return a file as messages name it: below the folder in which the command runs by its path from there, as it is
+    typed; elsewhere by the path that is given."""
+    text = str(path)
+    with suppress(OSError):  # a folder that was deleted meanwhile
+        return text.removeprefix(f"{Path.cwd()}/".replace("//", "/"))
+    return text
+
+
+def short_path(path: object) -> str:
+    """Return a file as labels and notes name it: as `shown_path` does, but elsewhere by its name and its folder's, as
+    others may have the same name."""
+    text = shown_path(path)
+    return text if not text.startswith("/") else "/".join(text.split("/")[-2:])
 
 
 class TextFileError(ValueError):

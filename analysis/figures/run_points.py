@@ -39,6 +39,7 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.maps import read_wan
 from topologies.fabric.ports import links_in_grain
+from topologies.text_files import short_path
 from topologies.units import format_delay, format_rate_range, format_size, parse_delay_s
 
 Floats = npt.NDArray[np.float64]
@@ -143,6 +144,7 @@ _NEEDED = (
     *("collective.chunk", "collective.reembed_every", "run.seed"),
 )
 _CLASS_KEYS = {"of_flow", "assured", "ceilings"}
+_FILES = ("conditions.trace", "collective.schedule")
 _MAX_FACETS = 8  # values of a second swept key up to which it has panels in one figure
 MAX_LINES = 7
 """Lines, or groups of bars, up to which they can be told apart in one panel; of more, each gets a row (`ranking`)."""
@@ -823,7 +825,7 @@ def words(key: str, value: Any) -> str:
     if value is None or isinstance(value, bool):
         text = "default" if value is None else str(value).lower()
     else:
-        text = f"{value:g}" if isinstance(value, float) else str(value)
+        text = f"{value:g}" if isinstance(value, float) else short_path(value) if key in _FILES else str(value)
     return _WORDS.get(key, {}).get(text, text)
 
 

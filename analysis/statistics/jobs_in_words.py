@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from topologies.text_files import short_path
 from topologies.units import format_count
 
 COLLECTIVE_NAMES = {
@@ -221,7 +222,7 @@ def _fields(job: Job) -> dict[str, str]:
     values = dict(job) | ({"ranks": _ranks_words(job["ranks"])} if "ranks" in job else {})
     for field in ("schedule", "trace", "rule"):
         if field in values:
-            values[field] = "/".join(str(values[field]).split("/")[-2:])
+            values[field] = short_path(values[field])
     default = {"count": 1, "start": "0 s", "token": "20 ms", "output": 200, "percentile": 99}
     found = {
         field: form.format(values[field])

@@ -6,13 +6,13 @@ from dataclasses import replace
 from analysis.statistics.shared_link_notes import by_sentence
 from scenarios.policies.conditions import cut_off
 from scenarios.spec.faults import MAX_ATTEMPTS, Fault
-from scenarios.spec.labels import file_words
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.trace_times import trace_time
 from topologies.conditions.link_overrides import resolved
 from topologies.conditions.sampler import load_of, sampler
 from topologies.errors import list_first
 from topologies.fabric.fabric import build_fabric
+from topologies.text_files import short_path
 from topologies.units import format_delay
 
 _MAX_NAMED = 4
@@ -31,7 +31,7 @@ def _notes(config: Scenario) -> Iterator[str]:
     yield from _map_notes(config)
     trace = config.trace
     if trace is not None:
-        yield from (f"the trace {file_words(trace.path)}: {note}" for note in trace.notes)
+        yield from (f"the trace {short_path(trace.path)}: {note}" for note in trace.notes)
         yield from _outage_notes(config, [fault for fault in config.faults if fault.is_traced])
     yield from _cut_notes(config)
     if config.conditions.load is not None:

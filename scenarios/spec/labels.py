@@ -29,6 +29,7 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import links_in_grain
 from topologies.fabric.wan import WanSpec
 from topologies.shaping.rate_scale import FULL_SCALE
+from topologies.text_files import short_path
 
 _STATED = {
     *("fabric.gpus", "fabric.wan", "fabric.sites", "conditions.wan_delay"),
@@ -211,11 +212,6 @@ def cell_text(key: str, value: Any) -> str:
     return value.words if isinstance(value, CongestionControl) else str(KEYS[key].kind.write(value))
 
 
-def file_words(path: object) -> str:
-    """Return a file by its name and its folder's, as labels and notes have it: others may have the same name."""
-    return "/".join(str(path).split("/")[-2:])
-
-
 def key_words(key: str, value: Any) -> str:
     """Return a key with its value in words: "wan rate 40 Gbit/s"; a table has the words of its entries."""
     kind = KEYS[key].kind
@@ -233,7 +229,7 @@ def key_words(key: str, value: Any) -> str:
     if key == "conditions.load":
         return "without load" if value is None else str(value.words)
     if key in _FILES and value is not None:
-        return f"{name} {file_words(written)}"
+        return f"{name} {short_path(written)}"
     return f"{name} {_plain_words(written)}"
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.figures.run_points import words
 from analysis.statistics.contests import differing_words
+from analysis.statistics.jobs_in_words import words_of
 from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.keys import KEYS
 from scenarios.spec.labels import conditions_of_all, labels_in_table
@@ -348,3 +350,35 @@ def test_titles_of_figures_have_the_wan_where_it_is_not_the_default(keys, told):
     one, *_ = scenario(**keys).configurations()
     found = conditions_of_all(one, DEFAULTS)
     assert [words.removeprefix("own WAN ") for words in found if words.startswith(("own", "five", "mesh"))] == told
+
+
+def test_a_trace_is_named_by_its_path_from_where_the_command_runs(tmp_path: Path, monkeypatch) -> None:
+    """In the label, the note, the figure and messages alike; in a label from elsewhere by its folder and name."""
+    folder = tmp_path / "mine"
+    (folder / "traces").mkdir(parents=True)
+    links = build_fabric(FabricSpec(gpus_per_site=(2, 2))).links
+    rows = "".join(f"2026-03-02T06:00:00Z,{link.name},10 Gbit/s\n" for link in links)
+    (folder / "traces/t.csv").write_text(f"time,link,rate\n{rows}")
+    keys = {"conditions.sampler": "trace", "collective.count": 1, "fabric.gpus": 4}
+    text = '[fabric]\ngpus = 4\n[collective]\ncount = 1\n[conditions]\nsampler = "trace"\ntrace = "{}"\n'
+    (folder / "s.toml").write_text(text.format("traces/t.csv"))
+    (folder / "near.toml").write_text(text.format("t.csv"))
+    (folder / "traces/near.toml").write_text(text.format("t.csv"))
+    for at, name, file, shown in (
+        (folder, "s.toml", "traces/t.csv", "traces/t.csv"),
+        (folder / "traces", "near.toml", "t.csv", "t.csv"),
+        (tmp_path, "mine/s.toml", "mine/traces/t.csv", "mine/traces/t.csv"),
+        (Path("/"), str(folder / "s.toml")[1:], str(folder / "traces/t.csv")[1:], str(folder / "traces/t.csv")[1:]),
+        (Path(__file__).parent, str(folder / "s.toml"), str(folder / "traces/t.csv"), "traces/t.csv"),
+    ):
+        monkeypatch.chdir(at)
+        configs = load_scenario(name).configurations()
+        assert f", trace {shown}" in configs[0].label and configs[0].trace.path == Path.cwd() / file
+        (note,) = file_notes.notes_on(configs)
+        assert note.startswith(f"the trace {shown}: it begins at")
+        assert words("conditions.trace", str(configs[0].trace.path)) == shown
+        assert words_of({"name": "load", "trace": str(configs[0].trace.path)}) == f"load of {shown}"
+    monkeypatch.chdir(folder)
+    (folder / "traces/t.csv").write_text("time,link,rate\n0,none,1\n")
+    with pytest.raises(ScenarioError, match=r"conditions\.trace: traces/t\.csv:2: "):
+        load_scenario("s.toml", [Override(key, value, key) for key, value in keys.items()])

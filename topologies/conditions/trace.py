@@ -30,7 +30,7 @@ from topologies.conditions.synthetic import Uniform
 from topologies.conditions.wan_keys import in_a_sentence, wan_keys
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
 from topologies.fabric.link_names import directions, in_short, reverse
-from topologies.text_files import TextFileError, opened_text, stamp_of
+from topologies.text_files import TextFileError, opened_text, shown_path, stamp_of
 from topologies.units import (
     RATE,
     UnitError,
@@ -132,7 +132,7 @@ class Trace:
         """
         if self.limit is not None and start + count > self.limit:
             covers = f"the trace ends at {self.end_ns / 1e9:g} s and covers {self.limit} collectives"
-            raise ConditionsError([Mistake(_KEY, f"{self.path}: {covers}; {start + count} are needed")])
+            raise ConditionsError([Mistake(_KEY, f"{shown_path(self.path)}: {covers}; {start + count} are needed")])
         now_ns = np.arange(start, start + count) % self.length * self.step_ns
         table = np.empty((count, len(self.times_ns)))
         if self.unlisted is not None:
@@ -282,22 +282,24 @@ def _read(
                     rows.add(fields)
                 except ValueError as error:
                     if len(mistakes) < _MAX_LISTED:
-                        mistakes.append(f"{path}:{line}: {error}")
+                        mistakes.append(f"{shown_path(path)}:{line}: {error}")
                     else:
                         more_mistakes += 1
     except TextFileError as error:
-        mistakes.append(f"{path}: {error}")
+        mistakes.append(f"{shown_path(path)}: {error}")
     except (ValueError, csv.Error) as error:
-        mistakes.append(f"{path}: cannot be read as a trace: {error}")
+        mistakes.append(f"{shown_path(path)}: cannot be read as a trace: {error}")
     if more_mistakes:
-        mistakes.append(f"{path}: and {more_mistakes:,} more mistakes{_CONVERTER if rows.names_sites else ''}")
+        mistakes.append(
+            f"{shown_path(path)}: and {more_mistakes:,} more mistakes{_CONVERTER if rows.names_sites else ''}"
+        )
     optional = () if any(rows.rates_bps[name] for name in within_sites) else within_sites
     unset = [name for name, taken in rows.rates_bps.items() if 0 not in taken and name not in optional]
     if unset and not mistakes:
         rest = "those within sites may be left out, all together" if within_sites else "none may be left out"
         at = f"time {rows.first_time}" if rows.first_time else "time 0"
         text = f"no rate at {at} for {list_first(unset, 3)}; every link of the fabric needs one ({rest})"
-        mistakes.append(f"{path}: {text}{_remedy(rows.rates_bps, unset, within_sites)}")
+        mistakes.append(f"{shown_path(path)}: {text}{_remedy(rows.rates_bps, unset, within_sites)}")
     if mistakes:
         raise ConditionsError(Mistake(_KEY, text) for text in mistakes)
     return _File(
