@@ -167,7 +167,7 @@ FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
         [
             "1 of 7 values missing, of s0b0>s1b0: the previous one holds",
             "1 value from a site to itself not used",
-            's0b0>s1b0 has 1 gap, in which the previous value holds: 2 s from "1" on',
+            's0b0>s1b0 has 1 gap, in which the previous value holds: from 1 s to 3 s (the median step is 1 s)',
             "no value at the first time for s1b0>s0b0: the first one of the link holds until then",
         ],
     ),
@@ -704,3 +704,23 @@ def test_a_negative_rate_is_refused_as_such_with_and_without_a_unit(tmp_path):
             capture_output=True, text=True, check=False, cwd=PROJECT,
         )  # fmt: skip
         assert ended.returncode == 2 and "is negative; allowed: 0 or more" in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("first_s", "begin", "end"),
+    [
+        (0, "5400 s", "7800 s"),
+        (1_772_432_000, "2026-03-02T07:43:20Z", "2026-03-02T08:23:20Z"),
+    ],
+)
+def test_the_converter_and_a_run_tell_a_gap_by_the_same_times(
+    first_s: int, begin: str, end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half an hour without values, which come every ten minutes otherwise, with times of a program such as iperf3."""
+    rows = "".join(f"{first_s + 600 * k},4,{'' if 10 <= k < 13 else 5}\n" for k in range(40))
+    assert converted(tmp_path, {"a.csv": f"time,s1>s0 (Gbit/s),s0>s1 (Gbit/s)\n{rows}"}) == 0
+    out, err = capsys.readouterr()
+    assert f"has 1 gap, in which the previous value holds: from {begin} to {end} (the median step is 600 s)" in err
+    (tmp_path / "trace.csv").write_text(out)
+    (note,) = [one for one in read_trace(tmp_path / "trace.csv", LINKS, step_s=600.0).notes if "missing" in one]
+    assert f"s0b0>s1b0 from {begin} to {end} (rows every 600 s otherwise), in collectives 10 to 12" in note

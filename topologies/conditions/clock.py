@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from topologies.errors import format_value
-from topologies.units import parse_number
+from topologies.units import format_delay, parse_number
 
 UNITS_NS = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
 """The units of times that are numbers, in nanoseconds."""
@@ -45,6 +45,14 @@ def as_date(since_1970_ns: int) -> str:
     whole, rest = divmod(since_1970_ns, 10**9)
     fraction = f".{rest:09d}".rstrip("0") if rest else ""
     return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
+def span_words(begin_ns: int, end_ns: int, begins_ns: int | None) -> str:
+    """Return a span of a trace, in ns from its beginning: "from 40 s to 60 s", or as dates if it is known when in ns
+    since 1970 the trace begins."""
+    if begins_ns is not None:
+        return f"from {as_date(begins_ns + begin_ns)} to {as_date(begins_ns + end_ns)}"
+    return f"from {format_delay(begin_ns / 1e9) if begin_ns else '0 s'} to {format_delay(end_ns / 1e9)}"
 
 
 def _since_1970_s(match: re.Match[str]) -> Decimal:

@@ -25,7 +25,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from topologies.conditions.clock import Clock, date_ns, in_utc
+from topologies.conditions.clock import Clock, date_ns, in_utc, span_words
 from topologies.conditions.synthetic import Uniform
 from topologies.conditions.wan_keys import in_a_sentence, wan_keys
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
@@ -200,7 +200,7 @@ def read_trace(
         step_ns=round(step_s * 1e9),
         unlisted=None if all(map(len, file.times_ns)) else unlisted,
         repeats=repeats,
-        notes=(*file.notes, *_gap_notes(names[0], file.times_ns, round(step_s * 1e9))),
+        notes=(*file.notes, *_gap_notes(names[0], file, round(step_s * 1e9))),
         begins_ns=file.begins_ns,
     )
 
@@ -219,11 +219,12 @@ def _in_gaps(times_ns: Iterable[npt.NDArray[np.int64]], step_ns: int) -> frozens
     return frozenset(number for gap, _ in _gaps(times_ns) for number in gap.collectives(step_ns))
 
 
-def _gap_notes(names: Sequence[str], times_ns: Iterable[npt.NDArray[np.int64]], step_ns: int) -> Iterator[str]:
+def _gap_notes(names: Sequence[str], file: _File, step_ns: int) -> Iterator[str]:
     """Yield a sentence on the gaps of the links of these names, and in which collectives a rate from before a gap holds
     for longer than the usual step."""
-    gaps = [_gap_words(gap, in_short([names[link] for link in links]), step_ns) for gap, links in _gaps(times_ns)]
-    if gaps:
+    found = [(gap, in_short([names[link] for link in links])) for gap, links in _gaps(file.times_ns)]
+    if found:
+        gaps = [_gap_words(gap, links, step_ns, file.begins_ns) for gap, links in found]
         yield f"the previous rates hold where rows are missing: {list_first(gaps, _MAX_GAPS, '; ')}"
 
 
@@ -254,11 +255,10 @@ def _gaps(times_ns: Iterable[npt.NDArray[np.int64]]) -> list[tuple[_Gap, list[in
     return sorted(links_of.items())
 
 
-def _gap_words(gap: _Gap, links: Sequence[str], step_ns: int) -> str:
+def _gap_words(gap: _Gap, links: Sequence[str], step_ns: int, begins_ns: int | None) -> str:
     met = gap.collectives(step_ns)
     which = f"collectives {met[0]:,} to {met[-1]:,}" if len(met) > 1 else f"collective {met.start:,}"
-    of = list_first(links, _MAX_LINKS)
-    span = f"from {format_delay(gap.begin_ns / 1e9) if gap.begin_ns else '0 s'} to {format_delay(gap.end_ns / 1e9)}"
+    of, span = list_first(links, _MAX_LINKS), span_words(gap.begin_ns, gap.end_ns, begins_ns)
     return f"{of} {span} (rows every {format_delay(gap.usual_ns / 1e9)} otherwise){f', in {which}' if met else ''}"
 
 

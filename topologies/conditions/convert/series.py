@@ -7,7 +7,7 @@ from decimal import Decimal
 from itertools import chain, pairwise, permutations
 from statistics import median
 
-from topologies.conditions.clock import MAX_TIME_NS, Clock, as_date
+from topologies.conditions.clock import MAX_TIME_NS, Clock, as_date, span_words
 from topologies.conditions.convert.links import is_of_wan, is_within_site, links_by_name, links_of
 from topologies.conditions.convert.readings import ConvertError, Reading, counted, has_unit, inferred_unit, quantity
 from topologies.conditions.link_overrides import MAX_ENTRIES
@@ -158,7 +158,7 @@ class Series:
             rows += [(one.time_ns, link, _rate(one.amount)) for one in ordered]
             if ordered[0].time_ns:
                 rows.append((0, link, _rate(ordered[0].amount)))
-            self.notes += _gaps(link, ordered)
+            self.notes += _gaps(link, ordered, self._begins_ns)
         if late := [link for link, time_ns in begun.items() if time_ns]:
             which = list_first(late, _MAX_NAMED)
             self.notes.append(f"no value at the first time for {which}: the first one of the link holds until then")
@@ -215,15 +215,16 @@ def _first_of(links: Iterable[Iterable[str]]) -> str:
     return list_first(list(dict.fromkeys(link for some in links for link in some)), _MAX_MISSING)
 
 
-def _gaps(link: str, ordered: Sequence[_Value]) -> Iterator[str]:
-    """Yield a sentence on a link's steps that are longer than GAP times their median."""
-    steps = [(other.time_ns - one.time_ns, one) for one, other in pairwise(ordered)]
-    usual = median(step for step, _ in steps) if steps else 0
-    long = [(step, one) for step, one in steps if step > Decimal(GAP) * Decimal(usual)]
+def _gaps(link: str, ordered: Sequence[_Value], begins_ns: int | None) -> Iterator[str]:
+    """Yield a sentence on a link's steps that are longer than GAP times their median, in the words of a run's note."""
+    steps = [(one.time_ns, other.time_ns) for one, other in pairwise(ordered)]
+    usual_ns = median(end - begin for begin, end in steps) if steps else 0
+    long = [one for one in steps if one[1] - one[0] > Decimal(GAP) * Decimal(usual_ns)]
     if long:
-        words = [f"{_seconds(step)} s from {format_value(one.time)} on" for step, one in long]
-        gaps = counted(len(long), "gap")
-        yield f"{link} has {gaps}, in which the previous value holds: {list_first(words, _MAX_NAMED)}"
+        words = [span_words(*one, begins_ns) for one in long]
+        usual, gaps = format_delay(usual_ns / 1e9) if usual_ns else "0 s", counted(len(long), "gap")
+        spans = f"{list_first(words, _MAX_NAMED)} (the median step is {usual})"
+        yield f"{link} has {gaps}, in which the previous value holds: {spans}"
 
 
 def _without_choice(links: Iterable[str]) -> Iterator[str]:
