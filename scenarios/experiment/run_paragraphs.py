@@ -60,6 +60,7 @@ from scenarios.experiment.point_results import (
 from scenarios.experiment.results_table import bounds_of, common_of, no_time_line, share, table_of
 from scenarios.experiment.ring_notes import slower_ring_sentence
 from scenarios.spec.admission import ADMITTING_ROUTING, UNADMITTED
+from scenarios.spec.paces import overlaps
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.trace_times import trace_time
 from scenarios.text_table import aligned
@@ -75,8 +76,8 @@ _NOTICED_S, _NOTICED_SHARE = 0.1, 0.01  # of all collectives' time: connections 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
     """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is. Others tell when
-    it gains if conditions are recorded, which rates are random, which faults predicted times are without, and which
-    attempts measured ones are those of."""
+    it gains if conditions are recorded, which rates are random, which faults predicted times are without, which
+    attempts measured ones are those of, and whether collectives by the clock overlap."""
     times = times_by_engine(results)
     jobs = {
         (result.engine, Place(result.index, point.mode)): series_of_jobs(
@@ -125,6 +126,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
         _still_in_force(results, struck),
         attempts,
         predicted,
+        *(f"{note[0].upper()}{note[1:]}." for note in overlaps([*configs.values()])),
     ]
     return " ".join(filter(None, said))
 

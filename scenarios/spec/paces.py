@@ -17,8 +17,7 @@ from topologies.units import format_delay
 def notes_on(configs: Sequence[Scenario]) -> list[str]:
     """Return a sentence for each job of configurations whose repetitions are due sooner than one of them ends, and for
     collectives by the clock of which the next begins before the one before has ended, as the timing model predicts."""
-    jobs, collectives = dict[tuple[str, str, float], list[float]](), dict[float, list[float]]()
-    seconds = _Seconds()
+    jobs, seconds = dict[tuple[str, str, float], list[float]](), _Seconds()
     for config in configs:
         for job in config.jobs:
             if job.every_s is not None and job.count > 1 and not job.is_drawn and job.kind != TRANSFER:
@@ -27,16 +26,23 @@ def notes_on(configs: Sequence[Scenario]) -> list[str]:
                 if took_s > job.every_s * (1 + ROUNDING):
                     kind = COLLECTIVE_NAMES.get(job.kind or config.collective.kind, "repetition")
                     jobs.setdefault((job.name, kind, job.every_s), []).append(took_s)
-        if config.conditions.every_s is not None and not config.program.is_given:
-            interval_s, took_s = config.conditions.begins_every_s, seconds.of(config)
-            if took_s > interval_s * (1 + ROUNDING):
-                collectives.setdefault(interval_s, []).append(took_s)
     told = [
         f"job {name}: one {kind} is due every {format_delay(every_s)}, but takes {_about(times_s)}, so each waits for "
         "those before it, and the job's time has these waits"
         for (name, kind, every_s), times_s in jobs.items()
     ]
-    return told + [
+    return told + overlaps(configs, seconds)
+
+
+def overlaps(configs: Sequence[Scenario], seconds: "_Seconds | None" = None) -> list[str]:
+    """Return the sentences of `notes_on` on collectives by the clock. `seconds` remembers predicted times."""
+    collectives, seconds = dict[float, list[float]](), seconds or _Seconds()
+    for config in configs:
+        if config.conditions.every_s is not None and not config.program.is_given:
+            interval_s, took_s = config.conditions.begins_every_s, seconds.of(config)
+            if took_s > interval_s * (1 + ROUNDING):
+                collectives.setdefault(interval_s, []).append(took_s)
+    return [
         f"every {format_delay(interval_s)} a collective begins that takes {_about(times_s)}: the next one is due "
         "before it ends, but each has the network to itself; conditions.interval, or a trace's trace_step, changes that"
         for interval_s, times_s in collectives.items()

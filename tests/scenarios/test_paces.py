@@ -1,9 +1,12 @@
 """Notes on collectives that are due more often than they can end."""
 
+from pathlib import Path
+
 import pytest
 
 from scenarios.spec.notes import notes_on
 from tests.fakes.commands import scenario
+from tests.fakes.runs import answer
 
 SLOW = {"conditions.wan_rate": "1 Gbit/s", "conditions.wan_delay": "5 ms", "conditions.intra_delay": "1 us"}
 TAKES_MS = 5 + 8  # 1 MB at 1 Gbit/s, and the delay
@@ -34,6 +37,17 @@ def test_collectives_that_begin_before_the_one_before_has_ended_are_told(interva
     (found,) = told(**keys) or [""]
     assert found.startswith(f"every {interval} a collective begins that takes about {TAKES_MS} ms") == is_told
     assert is_told or not found
+
+
+@pytest.mark.parametrize(("interval", "is_told"), [("10 ms", True), ("20 ms", False)])
+def test_the_answer_says_itself_that_collectives_by_the_clock_overlap(
+    interval: str, is_told: bool, tmp_path: Path
+) -> None:
+    sets = [f'{key}="{value}"' for key, value in SLOW.items()]
+    sets += ["fabric.gpus=2", "collective.pieces=1", 'conditions.every="1 ms"', f'conditions.interval="{interval}"']
+    asked = ("--modes", "base", "--chunk", "1 MB", "--collectives", "5", "--engine", "model")
+    said = answer(tmp_path / "run", *asked, sets=sets)["answer"]
+    assert (f"Every {interval} a collective begins that takes about {TAKES_MS} ms" in said) == is_told
 
 
 @pytest.mark.parametrize("every", ["119 ms", "10 s"])
