@@ -141,6 +141,7 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         notes += dict.fromkeys(
             span.why for span in faults if any(window[0] - before <= at <= window[1] - before for at in span.overs)
         )
+        notes += _coinciding(shown)
         notes += _hidden(_wan_links(configuration), names, used)
         patches = [_FAULT] * bool(faults) + [Patch(label="no reading: the previous rate", **_GAP)] * any(gaps)
         legend(figure, [*_handles(shown), *patches], "\n".join(notes))
@@ -503,6 +504,24 @@ def _predicted(shown: Shown) -> dict[str, tuple[npt.NDArray[np.int64], Floats]]:
     return predicted
 
 
+def _coinciding(shown: Shown) -> Iterator[str]:
+    """Yield which modes cannot be told apart, because the same collectives of theirs take the same times."""
+    groups = list[tuple[list[str], npt.NDArray[np.int64], Floats]]()
+    modes = {point.mode for point, _ in shown}
+    for mode in (one for one in MODE_STYLES if one in modes):
+        drawn = [(point.number[rows], point.completion_s[rows]) for point, rows in shown if point.mode == mode]
+        number, took_s = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+        for names, numbers, times_s in groups:
+            if np.array_equal(numbers, number) and np.allclose(times_s, took_s, rtol=_ALIKE, atol=0):
+                names.append(mode)
+                break
+        else:
+            groups.append(([mode], number, took_s))
+    for names, number, _ in groups:
+        if len(names) > 1 and number.size:
+            yield f"{list_all(names)} take the same times and lie on each other."
+
+
 def _follow(number: npt.NDArray[Any]) -> bool:
     """Return whether these numbers follow each other without a gap."""
     return bool((np.diff(number) == 1).all())
@@ -565,6 +584,7 @@ def _draw_rows(axes: Axes, steps: Floats, lines: Mapping[str, _Line], before: fl
     axes.grid(False)
 
 
+_ALIKE = 1e-3  # of times that a figure cannot show apart
 _ROW_HEIGHT, _OF_ROWS = 0.82, "#2A64A0"
 
 

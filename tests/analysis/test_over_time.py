@@ -72,6 +72,15 @@ def test_only_links_that_are_used_have_lines():
     assert [key for key in rows[0] if key.startswith("rate_bps ")] == ["rate_bps s0b0>s1b0", "rate_bps s1b0>s0b0"]
 
 
+@pytest.mark.parametrize(("wan_rate", "are_alike"), [("10 Gbit/s", True), ("5-10 Gbit/s", False)])
+def test_modes_that_take_the_same_times_are_told_to_lie_on_each_other(wan_rate, are_alike):
+    same = 'conditions.intra_rate="20 Gbit/s"', f'conditions.wan_rate="{wan_rate}"'
+    modelled(FAULT % 10, *same)
+    times = load("out").pivot(index="collective", columns="mode", values="completion_s")
+    assert np.allclose(times.base, times.joint, rtol=1e-3) == are_alike
+    assert ("base and joint take the same times and lie on each other." in drawn()[1]) == are_alike
+
+
 def test_a_late_fault_moves_the_window_and_is_marked():
     modelled(FAULT % 1000, count=2000)
     rows, svg = drawn()
