@@ -370,6 +370,15 @@ class QueuePair:
             raise OSError(code, f"a queue pair cannot be connected: {os.strerror(code)}")
 
 
+def is_installed() -> bool:
+    """Return whether this machine has libibverbs."""
+    try:
+        _library()
+    except OSError:
+        return False
+    return True
+
+
 @cache
 def _library() -> ctypes.CDLL:
     """Return libibverbs; raises OSError where it is not installed."""

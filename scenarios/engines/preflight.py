@@ -15,6 +15,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from hosts.agent import libibverbs
+from hosts.agent.transport import VERBS
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, Watchdog, carried_chunk_bytes, memory_bytes, platform, size_key
 from scenarios.engines.prediction import plan_of
@@ -32,11 +34,16 @@ _BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, on a busy machine a 
 
 
 def check_vm(configs: Sequence[Scenario]) -> None:
-    """Boot a VM and raise vm.CannotRunError if this machine cannot run a VM for each of these configurations. If there
-    is too little memory, the message names the largest number of GPUs that fits."""
+    """Boot a VM and raise vm.CannotRunError if this machine cannot run a VM for each of these configurations, or lacks
+    what they need in it. If there is too little memory, the message names the largest number of GPUs that fits."""
     in_vm = [config for config in configs if platform(config).own_openvswitch]
     if not in_vm:
         return
+    if any(config.transport.protocol == VERBS for config in in_vm) and not libibverbs.is_installed():
+        raise vm.CannotRunError(
+            f'transport.protocol "{VERBS}" needs libibverbs, which is not installed',
+            remedy="run `bash scenarios/setup.sh`, which installs the package ibverbs-providers",
+        )
     largest = max(in_vm, key=memory_bytes)
     try:
         vm.check(memory_bytes=memory_bytes(largest))

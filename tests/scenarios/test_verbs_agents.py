@@ -1,12 +1,15 @@
 """Collectives over RDMA verbs: agents' messages are SENDs of soft-RoCE, and take what the model predicts."""
 
+import ctypes
 import subprocess
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from scenarios import api
+from hosts.agent import libibverbs
+from scenarios import api, vm
+from scenarios.engines.preflight import check_vm
 from scenarios.spec import ScenarioError
 from tests.fakes.runs import RUN
 
@@ -108,6 +111,16 @@ def test_the_hosts_devices_send_the_messages_and_tcp_does_not(tmp_path: Path) ->
     )
     assert before["rdma_recvs"] == 0 and after["rdma_recvs"] == 3  # one that opens paths, the message and its label
     assert after["sent_pkts"] >= -(-1_000_000 // 4096)
+
+
+def test_a_machine_without_libibverbs_is_told_so_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str, **_: object) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    libibverbs._library.cache_clear()
+    with pytest.raises(vm.CannotRunError, match=r"needs libibverbs, which is not installed.*scenarios/setup\.sh"):
+        check_vm([api.scenario("paper", TWO)])
 
 
 @pytest.mark.parametrize(
