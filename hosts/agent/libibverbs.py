@@ -172,8 +172,8 @@ _INIT, _RECEIVES, _SENDS = 1, 2, 3  # states of a queue pair: INIT, RTR, RTS
 _OF_INIT = 1 << 0 | 1 << 3 | 1 << 4 | 1 << 5  # the fields that each state wants
 _OF_RECEIVES = 1 << 0 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
 _OF_SENDS = 1 << 0 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16
-_ALWAYS = 7  # retries of a receiver that has no memory posted: without end
-_RETRIES, _SHORTEST_WAIT = 7, 1  # of timeouts; 0.01 ms until the next try where no memory is posted
+_ALWAYS = 7  # retries after a timeout, and where no memory is posted: without end, as soft-RoCE takes it
+_SHORTEST_WAIT = 1  # 0.01 ms until the next try where no memory is posted
 _TIMEOUT_UNIT_S, _LONGEST_TIMEOUT = 4.096e-6, 31
 _FLUSHED = 5  # a completion's status: ended with its queue pair
 _STATUS = {
@@ -338,7 +338,7 @@ class QueuePair:
         route.sgid_index, route.hop_limit, route.traffic_class = self._device.gid_index, 64, dscp << 2
         state.ah_attr.is_global = state.ah_attr.port_num = 1
         self._modify(state, _OF_RECEIVES)
-        state = _QueuePairState(qp_state=_SENDS, timeout=timeout, retry_cnt=_RETRIES, rnr_retry=_ALWAYS)
+        state = _QueuePairState(qp_state=_SENDS, timeout=timeout, retry_cnt=_ALWAYS, rnr_retry=_ALWAYS)
         self._modify(state, _OF_SENDS)
 
     def send(self, memory: Memory, first: int, size_bytes: int, *, identifier: int | None) -> None:

@@ -113,7 +113,6 @@ class VerbsIncoming:
         self._pair = device.queue_pair(sending=self._done, receiving=self._done, sends=1, receives=room)
         self._posted, self._read, self._arrived = 0, 0, 0  # messages of this collective
         self._at = 0  # bytes that were read of the present message
-        self._is_awaited = False
         # Readable on an event of the channel, or at once where a completion was found without one.
         self._found = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ready = select.epoll()
