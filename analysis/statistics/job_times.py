@@ -32,6 +32,7 @@ from analysis.statistics.jobs_in_words import (
     words_of,
 )
 from analysis.statistics.number_words import (
+    ALIKE,
     ROUNDING,
     at_words,
     collective_name,
@@ -47,6 +48,7 @@ from topologies.errors import list_all, list_first
 from topologies.units import parse_delay_or_zero_s, parse_delay_s
 
 _MOST, _MOST_MODES = 8, 2  # configurations, and modes, whose times are told
+_MOST_ALIKE = 2  # differences of which each says so itself that all collectives have it
 _MOST_TIMES = 8  # of all jobs, beyond which each is told in short
 _MOST_JOBS = 4  # that are named
 _MOST_CLAUSES, _MOST_IN_CLAUSE = 6, 4  # jobs that have a clause each, and times in one of them
@@ -147,7 +149,16 @@ def job_sentence(
         of_modes.append(f"{head}{in_mode}{'; '.join([*takes, *rest])}")
     whys = [one for one in compared if _lacks(one)]
     without = f" ({why_none(whys)})" if whys else ""
-    return f"{'Of the jobs, ' * follows}{'; '.join(of_modes)}{without}."
+    told = "; ".join(of_modes) if without else _alike_once("; ".join(of_modes))
+    return f"{'Of the jobs, ' * follows}{told}{without}."
+
+
+def _alike_once(told: str) -> str:
+    """Return what jobs take with what many of its differences have in common told once, at the end."""
+    if told.count(ALIKE) <= _MOST_ALIKE:
+        return told
+    rest = "those without an interval" if " interval " in told else "all differences"
+    return f"{told.replace(ALIKE, '')} ({rest} are the same in every collective)"
 
 
 def _rounds(

@@ -70,13 +70,17 @@ def why_none(gains: Sequence[Interval]) -> str:
     return f"{why}: {_HELP[why]}" if why in _HELP else why
 
 
+ALIKE = " (the same in every collective)"
+"""What is told beside a number that all collectives share."""
+
+
 def interval_words(interval: Interval, scale: float, unit: str, word: str = "") -> str:
     """Return an interval in brackets, with as many digits as tell its ends apart. A number that needs none has neither
     bounds nor a reason, and no words."""
     if math.isnan(interval.low):
         return "" if not interval.why else f" ({why_none([interval])})"
     if is_alike(interval):
-        return " (the same in every collective)" if not word else " (the same in every collective of each)"
+        return ALIKE if not word else " (the same in every collective of each)"
     low, high = ends(interval, scale, 1 if unit == " %" else _digits(interval.value * scale))
     if low == high:
         return f" (95 % interval{word} narrower than {10.0**-_MAX_DIGITS:.{_MAX_DIGITS}f}{unit})"
