@@ -24,7 +24,7 @@ from topologies.errors import list_first
 
 _WIDE = 5  # ratio of the highest to the lowest bandwidth above which its axis is logarithmic
 _MOST_TICKS = 9  # sizes that each have a tick, if there is room for it
-_PANEL_INCHES = 3.4
+_INCHES, _BESIDE = 5.2, 1.1  # of a single panel, and what of a panel is beside its first and its last tick
 
 _CHARACTER, _LABEL_WIDTH, _MARKER = 0.025, 0.04, 0.03  # of a label beside a dotted line, as shares of a panel
 _MOST_NAMED = 4
@@ -88,14 +88,15 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
     ticks = SweptAxis(tuple(map(float, sizes)), labels, is_numeric=True, is_log=True)
     is_measured = any(row.measured for row in rows)
     looks = {one: marker(style, measured=is_measured) | line(style) for one, style in value_styles(algorithms).items()}
-    with canvas(max(5.2, 4.2 * columns), 3.0 * -(-len(modes) // columns) + 0.7) as figure:
+    width = max(_INCHES, 4.2 * columns)
+    with canvas(width, 3.0 * -(-len(modes) // columns) + 0.7) as figure:
         for axes, mode in zip(panels(figure, len(modes), columns=columns, sharey=True), modes, strict=True):
             of_algorithms = [[row for row in rows if (row.mode, row.algorithm) == (mode, one)] for one in algorithms]
             changes = crossovers([row for row in rows if row.mode == mode], is_log=is_log)
             _draw(axes, of_algorithms, changes, looks)
             axes.xaxis.set_major_formatter(lambda size, _: words(_SIZE, round(size)))
             if len(sizes) <= _MOST_TICKS:
-                ticks.draw(axes, inches=_PANEL_INCHES)
+                ticks.draw(axes, inches=width / columns - _BESIDE)
             how = "measured" if any(row.measured for row in rows if row.mode == mode) else "predicted"
             if is_log:
                 axes.set_yscale("log")

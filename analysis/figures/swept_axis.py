@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -37,19 +38,34 @@ class SweptAxis(NamedTuple):
             axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         inches *= _OF_PT / legible_pt(axes.figure.figure, _OF_PT)
-        chosen = self.readable(inches) if self.is_numeric else range(len(self.x))
+        rows = self._rows(inches) if self.is_numeric else [[*range(len(self.x))]]
         written = self.ticks or self.labels
-        axes.set_xticks([self.x[index] for index in chosen], [written[index] for index in chosen])
+        places = [(self.x[index], "\n" * row + written[index]) for row, chosen in enumerate(rows) for index in chosen]
+        axes.set_xticks([x for x, _ in places], [text for _, text in places])
+
+    def _rows(self, inches: float) -> list[list[int]]:
+        """Return the indices of the values with a label: all of them, in two rows if one is too short, unless these are
+        too short, too."""
+        one, ordered = self.readable(inches), sorted(range(len(self.x)), key=self.x.__getitem__)
+        two = [ordered[::2], ordered[1::2]]
+        return two if len(one) < len(ordered) and all(self._have_room(row, inches) for row in two) else [one]
 
     def readable(self, inches: float) -> list[int]:
         """Return the indices of the values whose labels do not overlap on an axis that is so wide, from the left."""
-        scaled = [*map(self._scaled, self.x)] if self.is_log else self.x
-        character = (max(scaled) - min(scaled)) / (_PER_INCH * inches)
-        chosen, written = list[int](), self.ticks or self.labels
-        for index in sorted(range(len(scaled)), key=scaled.__getitem__):
-            if not chosen or scaled[index] - scaled[chosen[-1]] >= character * len(written[index]):
+        chosen = list[int]()
+        for index in sorted(range(len(self.x)), key=self.x.__getitem__):
+            if self._have_room([*chosen[-1:], index], inches):
                 chosen.append(index)
         return chosen
+
+    def _have_room(self, indices: Sequence[int], inches: float) -> bool:
+        """Return whether the labels of these values, from the left, have a blank between each two of them."""
+        scaled, written = [*map(self._scaled, self.x)] if self.is_log else self.x, self.ticks or self.labels
+        character = (max(scaled) - min(scaled)) / (_PER_INCH * inches)
+        return all(
+            scaled[after] - scaled[before] >= character * (1 + (len(written[before]) + len(written[after])) / 2)
+            for before, after in pairwise(indices)
+        )
 
     def _scaled(self, x: float) -> float:
         """Return the place of a number on a logarithmic axis."""
