@@ -523,7 +523,8 @@ class Testbed:
         """
         needed_s = rto_min_s(self.config.transport, wait_s=self._longest_wait_s)
         if self._connected != self.placement or (needed_s or 0.0) > (self._rto_min_s or 0.0):
-            begun_ns, was_reset = self.own_ns, self._reset == self.placement
+            was_reset = self._reset == self.placement
+            begun_ns = self.own_ns if was_reset else 0
             self._communicator.connect(self.placement, rto_min_s=needed_s)
             self._connected, self._rto_min_s, self._reset = self.placement, needed_s, ()
             self._retransmitted_before = 0
