@@ -332,8 +332,8 @@ def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
 
 
 def _whole_sum(values: "pd.Series[float]") -> int | None:
-    """Return the sum of values; None if one is unknown."""
-    return None if values.isna().any() else int(values.sum())
+    """Return the sum of the values that are known; None if none is."""
+    return None if values.isna().all() else int(values.sum())
 
 
 def fidelity(

@@ -96,7 +96,7 @@ def test_a_fault_within_a_collective_is_noticed_and_repaired_over_rdma_too(what:
     assert hit < 1 and rows.undisturbed.tolist() == [True, False, True]
 
 
-def test_the_hosts_devices_send_the_messages_and_tcp_does_not(tmp_path: Path) -> None:
+def test_the_hosts_devices_send_the_messages(tmp_path: Path) -> None:
     """What the kernel counts on a host (`rdma statistic`) at the prompt: a SEND for each message and each label."""
     (tmp_path / "two.toml").write_text(
         '[fabric]\ngpus = 2\n[collective]\nchunk = "1 MB"\npieces = 1\n[transport]\nprotocol = "verbs"\n'
