@@ -164,7 +164,7 @@ def percent(share: float) -> str:
 
 
 def share_words(share: float, digits: int = 1) -> str:
-    """Return a share in percent with so many decimals; "less than 0.1" in place of a share that would be rounded to 0."""
+    """Return a share in percent with so many decimals; "less than 0.1" where a share would be rounded to zero."""
     text = fixed(share * 100, digits)
     return f"less than {10.0**-digits:.{digits}f}" if is_zero(text) and share > ROUNDING else text
 
